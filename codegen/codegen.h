@@ -1,0 +1,51 @@
+/* codegen.h - from placed, fused IR to the generated program. */
+#ifndef INFINIC_CODEGEN_CODEGEN_H
+#define INFINIC_CODEGEN_CODEGEN_H
+
+#include "ir/module.h"
+
+#include <stdio.h>
+
+struct Plan;
+struct Table;
+
+typedef struct CodegenOptions {
+    const char *march;   /* NULL: native */
+    const char *version; /* of infinic */
+} CodegenOptions;
+
+/* The program of one module: kernels and the plan. Owned by the arena it was made in. */
+typedef struct Program Program;
+
+/* Lowers every kernel node to the loop form, names and shares equal kernels, and builds the plan.
+ * `table` is the schedule (passes/table.h, read through codegen/plan_build.h's view). */
+Program *codegen_build(Module *m, const struct Table *table, const CodegenOptions *options, Arena *arena);
+
+/* The plan with kernel functions NULL: for printing schedule, params and info without an executable. */
+const struct Plan *codegen_plan(const Program *p);
+
+/* The whole C file: kernels, tables, main. Same bytes for the same input. */
+void codegen_print_c(const Program *p, FILE *out);
+
+/* The kernels alone, readable, each headed by the model lines it came from. */
+void codegen_print_kernels(const Program *p, FILE *out);
+
+/* Compiles the C text with the system's cc (argument vector, no shell) and links it with the
+ * embedded runtime into `output`. Temporary files live in a private folder, removed on every exit.
+ * Returns 0, or an exit code after printing what went wrong (a missing cc, cc's own message). */
+typedef struct LinkOptions {
+    const char *output;
+    const char *march;
+    bool verbose;
+    const unsigned char *archive; /* libinfinic_runtime.a */
+    size_t archive_bytes;
+    const unsigned char *plan_h;
+    size_t plan_h_bytes;
+} LinkOptions;
+
+int codegen_link(const Program *p, const LinkOptions *options);
+
+/* Removes temporary files; safe in a signal handler's normal path (main calls it on SIGINT). */
+void codegen_cleanup(void);
+
+#endif

@@ -1,0 +1,152 @@
+/* module.h - one compiled model: parameters, settings and graphs.
+ *
+ * Graphs: "train" (forward; autodiff adds the backward), "eval" (forward, eval's binding) and,
+ * made by passes, "train.add" (the same with gradients added, for later microbatches) and
+ * "update". All share one parameter table.
+ *
+ * Parameter space: every parameter block has an offset in one flat f32 vector; blocks start at
+ * multiples of PARAM_ALIGN elements. The vector is cut into at most two segments: blocks with
+ * weight decay first, then those without (Segment). Gradients use the same offsets; second and
+ * later uses of a tied parameter have buffers of their own behind the vector.
+ */
+#ifndef INFINIC_IR_MODULE_H
+#define INFINIC_IR_MODULE_H
+
+#include "ir/diag.h"
+#include "ir/graph.h"
+
+enum { PARAM_ALIGN = 128, STACK_MAX = REPEAT_DEPTH_MAX, SEGMENT_MAX = 2 };
+
+typedef enum InitKind {
+    INIT_zeros,
+    INIT_ones,
+    INIT_normal,  /* a = std */
+    INIT_uniform  /* a = bound: U(-a, a); kaiming and xavier are lowered to it */
+} InitKind;
+
+/* A parameter block: one tensor, or one per repetition stacked along leading axes. */
+typedef struct Param {
+    const char *name;   /* "transformer.h.*.attn.c_attn.weight": one '*' a stack axis */
+    Type type;          /* stored, with stack axes and padding: f32 [12, 768, 2304] */
+    int nstack;         /* leading stack axes in `type` */
+    int64_t logical[NDIM_MAX]; /* shape of one tensor without stack axes and padding */
+    InitKind init;
+    double init_a;
+    bool transposed;    /* stored [in, out] (Conv1D): for messages about orientation */
+    bool trainable;
+    bool decay;         /* weight decay applies (decay_if) */
+    int uses;           /* gradient contributions; >= 1 after alias */
+    Span span;          /* the member's declaration */
+    Scope scope;
+    int segment;            /* set by optim */
+    int64_t offset_elems;   /* in the flat vector; set by optim */
+    int64_t use_offset_elems; /* grads of uses 1.. lie here, stride = padded block size; by optim */
+} Param;
+
+/* Another name of a parameter (a tied member): listed with --aliases, stored once. */
+typedef struct ParamAlias {
+    const char *name;
+    int param;
+} ParamAlias;
+
+typedef enum OptimizerKind { OPTIM_sgd, OPTIM_adam, OPTIM_adamw } OptimizerKind;
+typedef enum ScheduleKind { SCHED_constant, SCHED_linear, SCHED_cosine, SCHED_inverse_sqrt, SCHED_wsd } ScheduleKind;
+
+typedef struct Optimizer {
+    OptimizerKind kind;
+    double lr, momentum, beta1, beta2, eps, decay;
+    bool nesterov;
+} Optimizer;
+
+typedef struct LrSchedule {
+    ScheduleKind kind;
+    int64_t warmup;     /* steps */
+    double floor;       /* fraction of lr */
+    double decay_share; /* wsd: share of the steps spent decaying */
+} LrSchedule;
+
+typedef enum DataKind { DATA_none, DATA_mnist, DATA_tokens } DataKind;
+
+typedef struct DataSource {
+    DataKind kind;
+    const char *path;
+    const char *split; /* "train", "test"; NULL for token files */
+} DataSource;
+
+typedef struct TrainSettings {
+    DataSource data;
+    int64_t batch;        /* B: samples a microbatch */
+    int64_t microbatches; /* per step and replica */
+    int64_t steps, epochs; /* -1: not given */
+    int64_t seed;
+    double clip;          /* 0: off */
+    Dtype dtype;
+    Optimizer optimizer;
+    LrSchedule schedule;
+} TrainSettings;
+
+typedef struct EvalSettings {
+    DataSource data;
+    int64_t batch;
+    int64_t every;      /* steps; 0: every epoch */
+    bool present;
+} EvalSettings;
+
+typedef struct ParallelSettings {
+    int64_t dp, tp, pp, vpp, bucket_bytes, zero;
+    const char *pipeline; /* "1f1b", "gpipe", ... */
+    const char *schedule_file;
+} ParallelSettings;
+
+/* A setting that is part of the code: the executable explains how to rebuild when it is passed. */
+typedef struct BuildSetting {
+    const char *key;   /* "train.B" */
+    const char *value; /* "64" */
+} BuildSetting;
+
+typedef struct Segment {
+    int64_t offset_elems, elems;
+    bool decay;
+} Segment;
+
+struct Module {
+    Arena *arena;
+    TypeTable *types;
+    Sources *sources;
+    Diag *diag;
+    const char *name;      /* of the model */
+    const char *file;      /* base name of model.it */
+    Param *param;
+    int nparam, cap_param;
+    ParamAlias *alias;
+    int nalias, cap_alias;
+    Graph **graph;
+    int ngraph, cap_graph;
+    const char **scope;    /* interned paths, [0] = "" */
+    int nscope, cap_scope;
+    TrainSettings train;
+    EvalSettings eval;
+    ParallelSettings parallel;
+    const char *checkpoint_prefix; /* may be NULL */
+    BuildSetting *build;
+    int nbuild, cap_build;
+    Segment segment[SEGMENT_MAX];
+    int nsegment;
+    int64_t flat_elems;    /* length of the parameter vector */
+    int64_t grad_elems;    /* flat_elems plus the buffers of later uses */
+    int64_t region_bytes[REGION_count]; /* set by place */
+    int nstate;            /* optimizer state vectors: set by optim */
+    int nstream;           /* random streams handed out so far */
+};
+
+Module *module_new(Arena *arena, Sources *sources, Diag *diag);
+Scope module_scope(Module *m, const char *path);          /* interns */
+const char *scope_path(const Module *m, Scope s);
+int module_add_param(Module *m, Param param);             /* returns its index */
+void module_add_alias(Module *m, const char *name, int param);
+void module_add_build(Module *m, const char *key, const char *value);
+Graph *module_add_graph(Module *m, Graph *g);
+void module_set_graph(Module *m, const char *name, Graph *g); /* replaces the graph of that name */
+Graph *module_graph(const Module *m, const char *name);   /* NULL when absent */
+
+#endif

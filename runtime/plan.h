@@ -1,0 +1,255 @@
+/* plan.h - the contract between compiler and runtime: everything an executable does, as const
+ * tables. The generated C file includes only this header and defines one Plan and the CPU kernels;
+ * the runtime walks the tables and decides nothing that the compiler could have decided.
+ *
+ * All addresses are (region, byte offset). Regions are pieces of one allocation made at start.
+ */
+#ifndef INFINIC_RUNTIME_PLAN_H
+#define INFINIC_RUNTIME_PLAN_H
+
+#include <stdint.h>
+
+enum { PLAN_VERSION = 1, PLAN_NDIM_MAX = 8, PLAN_REPEAT_DEPTH_MAX = 4 };
+
+/* A target that is not counted: the padding of the last evaluation batch. */
+#define INF_TARGET_PAD INT32_MIN
+
+typedef enum PlanRegion {
+    PLAN_REGION_none,
+    PLAN_REGION_param,   /* flat f32 weights */
+    PLAN_REGION_grad,    /* flat f32 gradient accumulators */
+    PLAN_REGION_state,   /* optimizer state: nstate vectors of the length of param */
+    PLAN_REGION_scalar,  /* host scalars, then loss, counts, metrics, norm */
+    PLAN_REGION_data,    /* the staged batch */
+    PLAN_REGION_slot,    /* activations kept from forward to backward */
+    PLAN_REGION_scratch,
+    PLAN_REGION_count
+} PlanRegion;
+
+/* Scalars that the host computes each step, f32, at the head of PLAN_REGION_scalar. */
+typedef enum HostScalar {
+    HOST_lr,           /* after the schedule */
+    HOST_bias1,        /* 1 - beta1^t, t from 1 */
+    HOST_bias2,        /* 1 - beta2^t */
+    HOST_weight_decay,
+    HOST_clip,         /* largest norm; +inf when off */
+    HOST_SCALAR_COUNT
+} HostScalar;
+
+/* What a kernel may know of the moment. One object per task, shared by all threads. */
+typedef struct InfEnv {
+    uint64_t seed;
+    int64_t step;       /* of the run, from 0 */
+    int64_t microbatch; /* over all replicas: dp_rank * n + m */
+    int64_t iter[PLAN_REPEAT_DEPTH_MAX]; /* current iterations, outermost first */
+    int threads;
+} InfEnv;
+
+typedef void InfKernel(void *const *arg, const InfEnv *env);
+
+typedef struct PlanKernel {
+    const char *name;
+    InfKernel *fn;
+    const char *form;   /* "elementwise", "rows", "columns", "matmul", "conv", ... */
+    const char *lines;  /* places in model.it it came from: "12:3 13:9" */
+    int64_t bytes;      /* least traffic: each operand read once, each result written once */
+    int64_t flops;
+} PlanKernel;
+
+/* Operand of a step: base[region] + offset + sum over enclosing repeats of iteration * stride.
+ * `stride` indexes Plan.stride (one entry per enclosing repeat, outermost first) when nstride > 0. */
+typedef struct PlanArg {
+    int64_t offset;
+    uint32_t stride;
+    uint8_t nstride;
+    uint8_t region;
+} PlanArg;
+
+typedef enum StepKind {
+    STEP_LAUNCH, /* kernel[kernel] on arg[arg .. arg + narg) */
+    STEP_REPEAT  /* the next `nbody` steps, `count` times; from the last iteration when reverse */
+} StepKind;
+
+typedef struct PlanStep {
+    StepKind kind;
+    uint32_t kernel;
+    uint32_t arg, narg;
+    uint32_t nbody;
+    uint8_t reverse;
+    int64_t count;
+    const char *scope; /* "transformer.h.*.attn"; for traces and messages */
+} PlanStep;
+
+/* The steps of one chunk and phase: step[begin .. end). */
+typedef struct PlanChunk {
+    const char *name; /* "forward", "backward", "backward+", "update", "eval" */
+    uint32_t begin, end;
+} PlanChunk;
+
+typedef enum PlanTaskKind { PTASK_forward, PTASK_backward, PTASK_input, PTASK_weight, PTASK_update } PlanTaskKind;
+
+typedef struct PlanTask {
+    uint8_t kind;        /* PlanTaskKind */
+    int16_t chunk;       /* global; -1 for the update */
+    int16_t local;       /* on its rank; -1 for the update */
+    int32_t microbatch;  /* -1 for the update */
+    uint32_t program;    /* index into Plan.chunk */
+} PlanTask;
+
+typedef struct PlanRank {
+    uint32_t task, ntask; /* into Plan.task */
+} PlanRank;
+
+typedef enum PlanDtype { PLAN_f32, PLAN_bf16, PLAN_i32, PLAN_u8, PLAN_bool } PlanDtype;
+
+typedef enum PlanInit { PLAN_INIT_zeros, PLAN_INIT_ones, PLAN_INIT_normal, PLAN_INIT_uniform } PlanInit;
+
+/* A parameter block. Logical tensors are its slices along the nstack leading stack axes; the name
+ * holds one '*' per stack axis. Stored dims may exceed logical ones (padding rows, never saved). */
+typedef struct PlanParam {
+    const char *name;
+    int64_t offset;     /* bytes in param and grad; state k is at k * Plan.flat_bytes + offset */
+    int32_t nstack, ndim;
+    int64_t stack[PLAN_REPEAT_DEPTH_MAX];
+    int64_t dim[PLAN_NDIM_MAX];    /* logical, of one tensor */
+    int64_t stored[PLAN_NDIM_MAX]; /* stored, of one tensor */
+    uint8_t init;                  /* PlanInit */
+    uint8_t transposed;            /* stored [in, out] */
+    uint8_t trainable;
+    uint8_t decay;
+    double init_a;
+    int32_t uses;        /* gradient buffers; use u >= 1 at grad offset use_offset + (u - 1) * use_stride */
+    int64_t use_offset, use_stride;
+    const char *place;   /* "12:3" */
+} PlanParam;
+
+typedef struct PlanAlias {
+    const char *name;
+    int32_t param;
+} PlanAlias;
+
+typedef enum PlanInputKind { PLAN_INPUT_image, PLAN_INPUT_label, PLAN_INPUT_tokens, PLAN_INPUT_targets, PLAN_INPUT_valid } PlanInputKind;
+
+/* A staged batch tensor; dim[0] is the batch. */
+typedef struct PlanInput {
+    const char *name;
+    uint8_t kind;  /* PlanInputKind: what the loader puts there */
+    uint8_t dtype; /* PlanDtype */
+    int32_t ndim;
+    int64_t dim[PLAN_NDIM_MAX];
+    int64_t limit; /* label, tokens, targets: values must be in [0, limit) */
+    int64_t ignore; /* targets: also allowed; INT64_MIN: none */
+    PlanArg at;
+} PlanInput;
+
+/* A named result. Metrics are sum/count over the global batch; outputs are tensors. */
+typedef struct PlanMetric {
+    const char *name; /* "loss" is metric 0 */
+    int64_t sum, count; /* byte offsets in PLAN_REGION_scalar */
+} PlanMetric;
+
+typedef struct PlanOutput {
+    const char *name;
+    uint8_t dtype;
+    int32_t ndim;
+    int64_t dim[PLAN_NDIM_MAX];
+    PlanArg at;
+} PlanOutput;
+
+/* One binding of the free dimensions: train, eval. */
+typedef struct PlanProgram {
+    const char *name;
+    int64_t batch;        /* samples a microbatch */
+    int64_t microbatches; /* per step and replica; eval: 1 */
+    const PlanInput *input;
+    uint32_t ninput;
+    const PlanMetric *metric;
+    uint32_t nmetric;
+    const PlanOutput *output;
+    uint32_t noutput;
+    const PlanRank *rank; /* one per rank */
+} PlanProgram;
+
+typedef enum PlanDataKind { PLAN_DATA_none, PLAN_DATA_mnist, PLAN_DATA_tokens } PlanDataKind;
+
+typedef struct PlanData {
+    uint8_t kind;
+    const char *path;
+    const char *split;
+} PlanData;
+
+typedef enum PlanOptimizer { PLAN_OPTIM_sgd, PLAN_OPTIM_adam, PLAN_OPTIM_adamw } PlanOptimizer;
+typedef enum PlanSchedule { PLAN_SCHED_constant, PLAN_SCHED_linear, PLAN_SCHED_cosine, PLAN_SCHED_inverse_sqrt, PLAN_SCHED_wsd } PlanSchedule;
+
+/* Defaults of the run-time settings, and what is fixed. */
+typedef struct PlanTrain {
+    PlanData data, eval_data;
+    uint8_t eval_present;
+    int64_t eval_every;    /* steps; 0: every epoch */
+    int64_t steps, epochs; /* -1: not given */
+    int64_t seed;
+    uint8_t optimizer, schedule;
+    double lr, beta1, beta2, decay, clip; /* clip 0: off */
+    int64_t warmup;
+    double floor, decay_share;
+    const char *dtype;     /* "f32", "bf16" */
+} PlanTrain;
+
+typedef struct PlanSetting {
+    const char *key, *value; /* "train.B", "64": fixed at build time */
+} PlanSetting;
+
+/* For `info`: the largest buffers, in descending order. */
+typedef struct PlanBuffer {
+    const char *what;  /* scope path and op, "conv2 conv2d" */
+    const char *place; /* "7:12" */
+    uint8_t region;
+    int64_t bytes;
+} PlanBuffer;
+
+typedef struct Plan {
+    int32_t version;
+    const char *model, *file;   /* "mnist_cnn", "mnist_cnn.it" */
+    const char *target;         /* "cpu" */
+    const char *compiler;       /* infinic's version */
+    const char *cpu_features;   /* comma-separated __builtin_cpu_supports names the kernels need */
+    uint64_t hash;              /* of everything else */
+    int32_t dp, tp, pp, vpp;
+    const char *pipeline;
+    const char *schedule_summary;
+    int64_t region_bytes[PLAN_REGION_count];
+    int64_t flat_bytes;         /* of the parameter vector */
+    int32_t nstate;
+    int64_t grad_norm, update_ok; /* byte offsets in PLAN_REGION_scalar (f32) */
+    const PlanParam *param;
+    uint32_t nparam;
+    const PlanAlias *alias;
+    uint32_t nalias;
+    const PlanKernel *kernel;
+    uint32_t nkernel;
+    const PlanArg *arg;
+    const int64_t *stride;
+    const PlanStep *step;
+    const PlanChunk *chunk;
+    uint32_t nchunk;
+    const PlanTask *task;
+    const PlanProgram *program; /* [0] train, [1] eval */
+    uint32_t nprogram;
+    PlanTrain train;
+    const PlanSetting *setting;
+    uint32_t nsetting;
+    const PlanBuffer *buffer;
+    uint32_t nbuffer;
+    const char *checkpoint_prefix; /* may be missing on load, always written; NULL: none */
+} Plan;
+
+/* The runtime's entry: the generated main hands over its plan. */
+int inf_main(const Plan *plan, int argc, char **argv);
+
+/* What generated kernels call. */
+void inf_sgemm(int ta, int tb, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
+               const float *b, int64_t ldb, float *c, int64_t ldc, int accumulate);
+/* Philox 4x32-10: four words for counter (element / 4, stream, microbatch, iteration) and (seed, step). */
+void inf_random4(const InfEnv *env, uint32_t stream, uint32_t iteration, uint64_t block, uint32_t out[4]);
+
+#endif
