@@ -18,7 +18,7 @@ typedef struct CodegenOptions {
 typedef struct Program Program;
 
 /* Lowers every kernel node to the loop form, names and shares equal kernels, and builds the plan.
- * `table` is the schedule (passes/table.h, read through codegen/plan_build.h's view). */
+ * `table` is the schedule (ir/table.h). */
 Program *codegen_build(Module *m, const struct Table *table, const CodegenOptions *options, Arena *arena);
 
 /* The plan with kernel functions NULL: for printing schedule, params and info without an executable. */

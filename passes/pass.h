@@ -25,7 +25,7 @@ typedef struct PassOptions {
     FILE *dump_to;
 } PassOptions;
 
-typedef struct Table Table; /* the schedule: passes/table.h */
+#include "ir/table.h"
 
 typedef struct PassContext {
     Module *mod;

@@ -4,8 +4,8 @@
  * Microbatch, chunk and stage numbers start at 0; with V placement or vpp > 1 `chunk` is the
  * global chunk (= stage) and `local` the chunk's number on its rank.
  */
-#ifndef INFINIC_PASSES_TABLE_H
-#define INFINIC_PASSES_TABLE_H
+#ifndef INFINIC_IR_TABLE_H
+#define INFINIC_IR_TABLE_H
 
 #include "ir/module.h"
 
