@@ -90,7 +90,7 @@ typedef enum Role {
     ROLE_flat_weight,
     ROLE_flat_grad,
     ROLE_flat_state,   /* `use` = which state: 0 momentum or first moment, 1 second moment */
-    ROLE_scalar,       /* input f32 []: host scalar `index` (enum HostScalar in runtime/plan.h) */
+    ROLE_scalar,       /* input f32 []: host scalar `index` (ScalarIndex in module.h) */
     ROLE_grad_norm,    /* output f32 [] */
     ROLE_update_ok,    /* output f32 []: 1 applied, 0 not (non-finite loss or norm) */
     ROLE_count

@@ -15,6 +15,16 @@
 #include "ir/diag.h"
 #include "ir/graph.h"
 
+/* Scalars that the host computes each step; codegen asserts that runtime/plan.h agrees. */
+typedef enum ScalarIndex {
+    SCALAR_lr,    /* after the schedule */
+    SCALAR_bias1, /* 1 - beta1^t */
+    SCALAR_bias2, /* 1 - beta2^t */
+    SCALAR_decay, /* weight decay */
+    SCALAR_clip,  /* largest norm; +inf when off */
+    SCALAR_COUNT
+} ScalarIndex;
+
 enum { PARAM_ALIGN = 128, STACK_MAX = REPEAT_DEPTH_MAX, SEGMENT_MAX = 2 };
 
 typedef enum InitKind {

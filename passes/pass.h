@@ -9,6 +9,7 @@
 #define INFINIC_PASSES_PASS_H
 
 #include "ir/module.h"
+#include "ir/table.h"
 
 #include <stdio.h>
 
@@ -24,8 +25,6 @@ typedef struct PassOptions {
     const char *only;       /* pass name: nothing else runs */
     FILE *dump_to;
 } PassOptions;
-
-#include "ir/table.h"
 
 typedef struct PassContext {
     Module *mod;
