@@ -36,9 +36,13 @@ mkdir "$work/bin" && ln -s "$(realpath "$infinic")" "$work/bin/infinic"
 PATH=$work/bin:$PATH
 export LC_ALL=C.UTF-8
 
-mapfile -t files < <(for a in "${args[@]}"; do
-    if [ -d "$a" ]; then find "$a" -type f \( -name '*.it' -o -name '*.ir' \); else echo "$a"; fi
-done | xargs -r -d '\n' realpath | xargs -r -d '\n' grep -l -a -E '^# RUN: ' | sort)
+list() {   # the files of the arguments, one a line
+    local a
+    for a in "${args[@]}"; do
+        if [ -d "$a" ]; then find "$a" -type f -name '*.i[tr]'; else echo "$a"; fi
+    done
+}
+mapfile -t files < <(list | xargs -r -d '\n' realpath | xargs -r -d '\n' grep -l -a -E '^# RUN: ' | sort)
 
 # Reads $file: sets runs[], want_exit and the expected text in $want.
 read_test() {
@@ -54,6 +58,12 @@ read_test() {
         '# '*) [ -n "$purpose" ] || purpose=${line:2} ;;
         esac
     done
+}
+
+# Copies a test, with an EXIT line after its last RUN line unless CODE is 0.
+with_exit() {
+    awk -v code="$1" '/^# RUN: / { last = NR } { line[NR] = $0 }
+        END { for (i = 1; i <= NR; i++) { print line[i]; if (i == last && code) print "# EXIT: " code } }'
 }
 
 passed=0 failed=0 updated=0
@@ -82,11 +92,7 @@ for file in "${files[@]}"; do
     if [ -z "$problem" ] && [ "$update" = 1 ]; then
         if [ "$got" != "$want" ] || [ "$code" != "$want_exit" ]; then
             {
-                grep -v -a -E '^#>|^# EXIT: ' "$file" |
-                    { if [ "$code" = 0 ]; then cat; else
-                        awk -v c="$code" '/^# RUN: / { n = NR } { l[NR] = $0 }
-                            END { for (i = 1; i <= NR; i++) { print l[i]; if (i == n) print "# EXIT: " c } }'
-                    fi; }
+                grep -v -a -E '^#>|^# EXIT: ' "$file" | with_exit "$code"
                 [ -z "$got" ] || printf '%s' "$got" | sed 's/^/#> /; s/^#> $/#>/'
             } > "$work/new" && cat "$work/new" > "$file"
             updated=$((updated + 1))
@@ -95,7 +101,9 @@ for file in "${files[@]}"; do
         passed=$((passed + 1))
         continue
     fi
-    if [ -z "$problem" ] && [ "$code" != "$want_exit" ]; then problem="exit code $code, expected $want_exit"; fi
+    if [ -z "$problem" ] && [ "$code" != "$want_exit" ]; then
+        problem="exit code $code, expected $want_exit"
+    fi
     if [ -z "$problem" ] && [ "$got" = "$want" ]; then
         passed=$((passed + 1))
         [ "$verbose" = 0 ] || echo "ok: $name"
