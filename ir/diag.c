@@ -98,6 +98,7 @@ void diag_label(Diag *d, DiagRef ref, const char *fmt, ...) {
     va_end(ap);
 }
 
+ARENA_PRINTF(4, 0)
 static void add_line(Diag *d, DiagRef ref, bool is_hint, const char *fmt, va_list ap) {
     DiagEntry *e = entry_of(d, ref);
     if (e == NULL) return;
@@ -205,9 +206,10 @@ static void print_excerpt(const Diag *d, const DiagEntry *e) {
     while (to < line_end && is_continuation(src->text[to])) to++;
     if (end > to) end = to;
     const char *more = from > line_begin ? "..." : "";
-    fprintf(d->out, "%5u | %s", place.line, more);
+    int gutter = fprintf(d->out, "%5u", place.line);
+    fprintf(d->out, " | %s", more);
     print_bytes(d->out, src->text, from, to);
-    fprintf(d->out, "%s\n      | %*s", to < line_end ? "..." : "", (int)strlen(more), "");
+    fprintf(d->out, "%s\n%*s | %*s", to < line_end ? "..." : "", gutter, "", (int)strlen(more), "");
     print_blanks(d->out, src->text, from, begin, ' ');
     fputc('^', d->out);
     /* The caret itself covers the first cell of the span; the rest is underlined. */
