@@ -23,13 +23,16 @@ for a in "$@"; do
     case $a in
     --update) update=1 ;;
     -v) verbose=1 ;;
-    -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help)
+        sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"
+        exit 0
+        ;;
     *) args+=("$a") ;;
     esac
 done
 [ ${#args[@]} -gt 0 ] || args=("$here")
 infinic=${INFINIC:-$here/../build/release/infinic}
-[ -x "$infinic" ] || { echo "run.sh: no program '$infinic'; build first or set INFINIC" >&2; exit 2; }
+[ -x "$infinic" ] || { echo "run.sh: no program '$infinic'; build it or set INFINIC" >&2; exit 2; }
 work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/bin" && ln -s "$(realpath "$infinic")" "$work/bin/infinic"
@@ -42,7 +45,8 @@ list() {   # the files of the arguments, one a line
         if [ -d "$a" ]; then find "$a" -type f -name '*.i[tr]'; else echo "$a"; fi
     done
 }
-mapfile -t files < <(list | xargs -r -d '\n' realpath | xargs -r -d '\n' grep -l -a -E '^# RUN: ' | sort)
+mapfile -t files < <(list | xargs -r -d '\n' realpath |
+    xargs -r -d '\n' grep -l -a -E '^# RUN: ' | sort)
 
 # Reads $file: sets runs[], want_exit and the expected text in $want.
 read_test() {
@@ -63,7 +67,9 @@ read_test() {
 # Copies a test, with an EXIT line after its last RUN line unless CODE is 0.
 with_exit() {
     awk -v code="$1" '/^# RUN: / { last = NR } { line[NR] = $0 }
-        END { for (i = 1; i <= NR; i++) { print line[i]; if (i == last && code) print "# EXIT: " code } }'
+        END { for (i = 1; i <= NR; i++) {
+                  print line[i]
+                  if (i == last && code) print "# EXIT: " code } }'
 }
 
 passed=0 failed=0 updated=0
