@@ -2,6 +2,7 @@
 #ifndef INFINIC_CODEGEN_CODEGEN_H
 #define INFINIC_CODEGEN_CODEGEN_H
 
+#include "ir/limits.h"
 #include "ir/module.h"
 
 #include <stdio.h>
@@ -9,7 +10,14 @@
 struct Plan;
 struct Table;
 
+/* Bounds of the model's data inputs by index, taken from the lowered graphs before the passes. */
+typedef struct InputLimits {
+    const DataLimit *limit;
+    int count;
+} InputLimits;
+
 typedef struct CodegenOptions {
+    InputLimits limits;
     const char *march;   /* NULL: native */
     const char *version; /* of infinic */
 } CodegenOptions;

@@ -1,0 +1,337 @@
+/* print_plan.c - the tables of a plan as C initialisers.
+ *
+ * Writes one const array a table, then `static const Plan plan`. Rows are positional where they
+ * are many (arguments, steps) and designated where they are few, so that the file stays readable.
+ * Floats are written in hexadecimal and read back to the same bits.
+ */
+#include "codegen/program.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+/* A C string literal, "NULL" for NULL. Everything unusual is written as three octal digits. */
+static void print_string(FILE *out, const char *s) {
+    if (!s) {
+        fputs("0", out);
+        return;
+    }
+    fputc('"', out);
+    for (; *s; s++) {
+        unsigned char c = (unsigned char)*s;
+        if (c == '"' || c == '\\') fprintf(out, "\\%c", c);
+        else if (c < 32 || c > 126 || c == '?') fprintf(out, "\\%03o", c);
+        else fputc(c, out);
+    }
+    fputc('"', out);
+}
+
+static void print_i64(FILE *out, int64_t v) {
+    if (v == INT64_MIN) fputs("INT64_MIN", out);
+    else if (v == INT64_MAX) fputs("INT64_MAX", out);
+    else fprintf(out, "%" PRId64, v);
+}
+
+static void print_double(FILE *out, double v) {
+    if (isinf(v)) fputs(v > 0 ? "__builtin_inf()" : "-__builtin_inf()", out);
+    else if (isnan(v)) fputs("__builtin_nan(\"\")", out);
+    else fprintf(out, "%a", v);
+}
+
+static void print_dims(FILE *out, int n, const int64_t *dim) {
+    fputc('{', out);
+    for (int i = 0; i < n; i++) fprintf(out, "%s%" PRId64, i ? ", " : "", dim[i]);
+    fputs(n == 0 ? "0}" : "}", out);
+}
+
+static void print_arg(FILE *out, const PlanArg *a) {
+    fprintf(out, "{%" PRId64 ", %u, %u, %u}", a->offset, a->stride, a->nstride, a->region);
+}
+
+static void print_params(const Program *p, FILE *out) {
+    if (p->params.n == 0) return;
+    fputs("static const PlanParam params[] = {\n", out);
+    for (uint32_t i = 0; i < p->params.n; i++) {
+        const PlanParam *r = &p->params.data[i];
+        fputs("    {.name = ", out);
+        print_string(out, r->name);
+        fprintf(out, ", .offset = %" PRId64 ", .nstack = %d, .ndim = %d, .stack = ", r->offset,
+                r->nstack, r->ndim);
+        print_dims(out, r->nstack, r->stack);
+        fputs(", .dim = ", out);
+        print_dims(out, r->ndim, r->dim);
+        fputs(", .stored = ", out);
+        print_dims(out, r->ndim, r->stored);
+        fprintf(out, ",\n     .init = %u, .transposed = %u, .trainable = %u, .decay = %u, .init_a = ",
+                r->init, r->transposed, r->trainable, r->decay);
+        print_double(out, r->init_a);
+        fprintf(out, ", .uses = %d, .use_offset = %" PRId64 ", .use_stride = %" PRId64 ", .place = ",
+                r->uses, r->use_offset, r->use_stride);
+        print_string(out, r->place);
+        fputs("},\n", out);
+    }
+    fputs("};\n\n", out);
+}
+
+static void print_names(const Program *p, FILE *out) {
+    if (p->aliases.n) {
+        fputs("static const PlanAlias aliases[] = {\n", out);
+        for (uint32_t i = 0; i < p->aliases.n; i++) {
+            fputs("    {", out);
+            print_string(out, p->aliases.data[i].name);
+            fprintf(out, ", %d},\n", p->aliases.data[i].param);
+        }
+        fputs("};\n\n", out);
+    }
+    if (p->settings.n) {
+        fputs("static const PlanSetting settings[] = {\n", out);
+        for (uint32_t i = 0; i < p->settings.n; i++) {
+            fputs("    {", out);
+            print_string(out, p->settings.data[i].key);
+            fputs(", ", out);
+            print_string(out, p->settings.data[i].value);
+            fputs("},\n", out);
+        }
+        fputs("};\n\n", out);
+    }
+}
+
+static void print_kernels(const Program *p, FILE *out) {
+    fputs("static const PlanKernel kernels[] = {\n", out);
+    for (uint32_t i = 0; i < p->plan_kernels.n; i++) {
+        const PlanKernel *r = &p->plan_kernels.data[i];
+        fprintf(out, "    {.name = \"%s\", .fn = %s, .form = \"%s\", .lines = \"%s\", ", r->name,
+                r->name, r->form, r->lines);
+        fprintf(out, ".bytes = %" PRId64 ", .flops = %" PRId64 "},\n", r->bytes, r->flops);
+    }
+    fputs("};\n\n", out);
+}
+
+static void print_args(const Program *p, FILE *out) {
+    fputs("static const PlanArg args[] = {\n", out);
+    for (uint32_t i = 0; i < p->args.n; i++) {
+        fputs(i % 4 ? " " : "    ", out);
+        print_arg(out, &p->args.data[i]);
+        fputs(i % 4 == 3 || i + 1 == p->args.n ? ",\n" : ",", out);
+    }
+    fputs("};\n\n", out);
+    if (p->strides.n == 0) return;
+    fputs("static const int64_t strides[] = ", out);
+    print_dims(out, (int)p->strides.n, p->strides.data);
+    fputs(";\n\n", out);
+}
+
+static void print_steps(const Program *p, FILE *out) {
+    fputs("static const PlanStep steps[] = {\n", out);
+    for (uint32_t i = 0; i < p->steps.n; i++) {
+        const PlanStep *r = &p->steps.data[i];
+        if (r->kind == STEP_LAUNCH)
+            fprintf(out, "    {.kind = STEP_LAUNCH, .kernel = %u, .arg = %u, .narg = %u, .scope = ",
+                    r->kernel, r->arg, r->narg);
+        else
+            fprintf(out,
+                    "    {.kind = STEP_REPEAT, .nbody = %u, .reverse = %u, .count = %" PRId64
+                    ", .scope = ",
+                    r->nbody, r->reverse, r->count);
+        print_string(out, r->scope);
+        fputs("},\n", out);
+    }
+    fputs("};\n\nstatic const PlanChunk chunks[] = {\n", out);
+    for (uint32_t i = 0; i < p->chunks.n; i++)
+        fprintf(out, "    {\"%s\", %u, %u},\n", p->chunks.data[i].name, p->chunks.data[i].begin,
+                p->chunks.data[i].end);
+    fputs("};\n\nstatic const PlanTask tasks[] = {\n", out);
+    for (uint32_t i = 0; i < p->tasks.n; i++) {
+        const PlanTask *r = &p->tasks.data[i];
+        fprintf(out, "    {%u, %d, %d, %d, %u},\n", r->kind, r->chunk, r->local, r->microbatch,
+                r->program);
+    }
+    fputs("};\n\n", out);
+}
+
+static void print_inputs(const PlanProgram *g, FILE *out) {
+    if (g->ninput == 0) return;
+    fprintf(out, "static const PlanInput %s_inputs[] = {\n", g->name);
+    for (uint32_t i = 0; i < g->ninput; i++) {
+        const PlanInput *r = &g->input[i];
+        fputs("    {.name = ", out);
+        print_string(out, r->name);
+        fprintf(out, ", .kind = %u, .dtype = %u, .ndim = %d, .dim = ", r->kind, r->dtype, r->ndim);
+        print_dims(out, r->ndim, r->dim);
+        fputs(", .limit = ", out);
+        print_i64(out, r->limit);
+        fputs(", .ignore = ", out);
+        print_i64(out, r->ignore);
+        fputs(", .at = ", out);
+        print_arg(out, &r->at);
+        fputs("},\n", out);
+    }
+    fputs("};\n\n", out);
+}
+
+static void print_results(const PlanProgram *g, FILE *out) {
+    fprintf(out, "static const PlanMetric %s_metrics[] = {\n", g->name);
+    for (uint32_t i = 0; i < g->nmetric; i++) {
+        fputs("    {", out);
+        print_string(out, g->metric[i].name);
+        fprintf(out, ", %" PRId64 ", %" PRId64 "},\n", g->metric[i].sum, g->metric[i].count);
+    }
+    fputs("};\n\n", out);
+    if (g->noutput == 0) return;
+    fprintf(out, "static const PlanOutput %s_outputs[] = {\n", g->name);
+    for (uint32_t i = 0; i < g->noutput; i++) {
+        const PlanOutput *r = &g->output[i];
+        fputs("    {.name = ", out);
+        print_string(out, r->name);
+        fprintf(out, ", .dtype = %u, .ndim = %d, .dim = ", r->dtype, r->ndim);
+        print_dims(out, r->ndim, r->dim);
+        fputs(", .at = ", out);
+        print_arg(out, &r->at);
+        fputs("},\n", out);
+    }
+    fputs("};\n\n", out);
+}
+
+static void print_programs(const Program *p, FILE *out) {
+    for (uint32_t i = 0; i < p->programs.n; i++) {
+        const PlanProgram *g = &p->programs.data[i];
+        print_inputs(g, out);
+        print_results(g, out);
+        fprintf(out, "static const PlanRank %s_ranks[] = {", g->name);
+        int ranks = strcmp(g->name, "train") == 0 ? p->table->ranks : 1;
+        for (int r = 0; r < ranks; r++)
+            fprintf(out, "%s{%u, %u}", r ? ", " : "", g->rank[r].task, g->rank[r].ntask);
+        fputs("};\n\n", out);
+    }
+    fputs("static const PlanProgram programs[] = {\n", out);
+    for (uint32_t i = 0; i < p->programs.n; i++) {
+        const PlanProgram *g = &p->programs.data[i];
+        fprintf(out, "    {.name = \"%s\", .batch = %" PRId64 ", .microbatches = %" PRId64 ",\n",
+                g->name, g->batch, g->microbatches);
+        if (g->ninput)
+            fprintf(out, "     .input = %s_inputs, .ninput = %u,\n", g->name, g->ninput);
+        if (g->noutput)
+            fprintf(out, "     .output = %s_outputs, .noutput = %u,\n", g->name, g->noutput);
+        fprintf(out, "     .metric = %s_metrics, .nmetric = %u, .rank = %s_ranks},\n", g->name,
+                g->nmetric, g->name);
+    }
+    fputs("};\n\n", out);
+}
+
+static void print_buffers(const Program *p, FILE *out) {
+    if (p->buffers.n == 0) return;
+    fputs("static const PlanBuffer buffers[] = {\n", out);
+    for (uint32_t i = 0; i < p->buffers.n; i++) {
+        const PlanBuffer *r = &p->buffers.data[i];
+        fputs("    {", out);
+        print_string(out, r->what);
+        fputs(", ", out);
+        print_string(out, r->place);
+        fprintf(out, ", %u, %" PRId64 "},\n", r->region, r->bytes);
+    }
+    fputs("};\n\n", out);
+}
+
+static void print_data(FILE *out, const char *field, const PlanData *d) {
+    fprintf(out, "        .%s = {%u, ", field, d->kind);
+    print_string(out, d->path);
+    fputs(", ", out);
+    print_string(out, d->split);
+    fputs("},\n", out);
+}
+
+static void print_train(const PlanTrain *t, FILE *out) {
+    fputs("    .train = {\n", out);
+    print_data(out, "data", &t->data);
+    print_data(out, "eval_data", &t->eval_data);
+    fprintf(out, "        .eval_present = %u, .eval_every = %" PRId64 ", .steps = %" PRId64, t->eval_present,
+            t->eval_every, t->steps);
+    fprintf(out, ", .epochs = %" PRId64 ", .seed = %" PRId64 ",\n", t->epochs, t->seed);
+    fprintf(out, "        .optimizer = %u, .schedule = %u, .warmup = %" PRId64, t->optimizer,
+            t->schedule, t->warmup);
+    const struct {
+        const char *name;
+        double value;
+    } numbers[] = {{"lr", t->lr},       {"beta1", t->beta1}, {"beta2", t->beta2},
+                   {"decay", t->decay}, {"clip", t->clip},   {"floor", t->floor},
+                   {"decay_share", t->decay_share}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        fprintf(out, ",%s.%s = ", i % 4 ? " " : "\n        ", numbers[i].name);
+        print_double(out, numbers[i].value);
+    }
+    fputs(",\n        .dtype = ", out);
+    print_string(out, t->dtype);
+    fputs("},\n", out);
+}
+
+static void print_table_field(FILE *out, const char *field, const char *array, const char *count,
+                              uint32_t n) {
+    if (n == 0) return;
+    fprintf(out, "    .%s = %s,", field, array);
+    if (count) fprintf(out, " .%s = %u,", count, n);
+    fputc('\n', out);
+}
+
+static void print_plan(const Program *p, uint64_t hash, FILE *out) {
+    const Plan *plan = &p->plan;
+    const struct {
+        const char *field, *value;
+    } strings[] = {{"model", plan->model},       {"file", plan->file},
+                   {"target", plan->target},     {"compiler", plan->compiler},
+                   {"pipeline", plan->pipeline}, {"schedule_summary", plan->schedule_summary},
+                   {"checkpoint_prefix", plan->checkpoint_prefix}};
+    fputs("static const Plan plan = {\n    .version = PLAN_VERSION,\n", out);
+    for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) {
+        fprintf(out, "    .%s = ", strings[i].field);
+        print_string(out, strings[i].value);
+        fputs(",\n", out);
+    }
+    fprintf(out, "    .cpu_features = cpu_features,\n    .hash = 0x%016" PRIx64 "u,\n", hash);
+    fprintf(out, "    .dp = %d, .tp = %d, .pp = %d, .vpp = %d,\n    .region_bytes = ", plan->dp,
+            plan->tp, plan->pp, plan->vpp);
+    print_dims(out, PLAN_REGION_count, plan->region_bytes);
+    fprintf(out, ",\n    .flat_bytes = %" PRId64 ", .nstate = %d,\n", plan->flat_bytes, plan->nstate);
+    fprintf(out, "    .grad_norm = %" PRId64 ", .update_ok = %" PRId64 ",\n", plan->grad_norm,
+            plan->update_ok);
+    print_table_field(out, "param", "params", "nparam", plan->nparam);
+    print_table_field(out, "alias", "aliases", "nalias", plan->nalias);
+    print_table_field(out, "kernel", "kernels", "nkernel", plan->nkernel);
+    print_table_field(out, "arg", "args", NULL, p->args.n);
+    print_table_field(out, "stride", "strides", NULL, p->strides.n);
+    print_table_field(out, "step", "steps", NULL, p->steps.n);
+    print_table_field(out, "chunk", "chunks", "nchunk", plan->nchunk);
+    print_table_field(out, "task", "tasks", NULL, p->tasks.n);
+    print_table_field(out, "program", "programs", "nprogram", plan->nprogram);
+    print_table_field(out, "setting", "settings", "nsetting", plan->nsetting);
+    print_table_field(out, "buffer", "buffers", "nbuffer", plan->nbuffer);
+    print_train(&plan->train, out);
+    fputs("};\n", out);
+}
+
+/* The instruction sets that the C compiler was allowed to use, by their names in
+ * __builtin_cpu_supports: the preprocessor knows them. */
+static void print_cpu_features(FILE *out) {
+    static const char *const features[][2] = {
+        {"SSE4_2", "sse4.2"},      {"AVX", "avx"},           {"AVX2", "avx2"},
+        {"FMA", "fma"},            {"BMI", "bmi"},           {"BMI2", "bmi2"},
+        {"AVX512F", "avx512f"},    {"AVX512CD", "avx512cd"}, {"AVX512BW", "avx512bw"},
+        {"AVX512DQ", "avx512dq"},  {"AVX512VL", "avx512vl"}, {"AVX512VBMI", "avx512vbmi"},
+        {"AVX512IFMA", "avx512ifma"}, {"AVX512VNNI", "avx512vnni"},
+    };
+    fputs("static const char cpu_features[] = \"\"\n", out);
+    for (size_t i = 0; i < sizeof features / sizeof *features; i++)
+        fprintf(out, "#ifdef __%s__\n    \"%s,\"\n#endif\n", features[i][0], features[i][1]);
+    fputs("    ;\n\n", out);
+}
+
+void plan_print(const Program *p, uint64_t hash, FILE *out) {
+    print_cpu_features(out);
+    print_params(p, out);
+    print_names(p, out);
+    print_kernels(p, out);
+    print_args(p, out);
+    print_steps(p, out);
+    print_programs(p, out);
+    print_buffers(p, out);
+    print_plan(p, hash, out);
+}
