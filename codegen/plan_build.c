@@ -17,7 +17,7 @@ _Static_assert((int)TASK_update == (int)PTASK_update, "tasks");
 _Static_assert((int)OPTIM_adamw == (int)PLAN_OPTIM_adamw, "optimizers");
 _Static_assert((int)SCHED_wsd == (int)PLAN_SCHED_wsd, "learning-rate schedules");
 _Static_assert((int)DATA_tokens == (int)PLAN_DATA_tokens, "data sets");
-_Static_assert(REPEAT_DEPTH_MAX == PLAN_REPEAT_DEPTH_MAX, "nesting of repeats");
+_Static_assert((int)REPEAT_DEPTH_MAX == (int)PLAN_REPEAT_DEPTH_MAX, "nesting of repeats");
 
 static PlanArg plan_arg(Program *p, const Graph *g, Val v, int depth) {
     const Addr *at = &g->val[v.id].addr;

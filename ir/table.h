@@ -29,12 +29,12 @@ typedef struct RankTasks {
     int ntask;
 } RankTasks;
 
-struct Table {
+typedef struct Table {
     int ranks, chunks, microbatches;
     RankTasks *rank;
     const char *pipeline;  /* "1f1b", ... */
     const char *summary;   /* the line below the table: proof, makespan, bubble, peaks */
     int peak_in_flight;    /* most forwards without their backward on rank 0 */
-};
+} Table;
 
 #endif
