@@ -88,34 +88,42 @@ static void test_empty(void **unused) {
     assert_true(c[0] == 0 && c[1] == 0 && c[2] == 7 && c[3] == 8);
 }
 
-/* Long K is where oneDNN splits by the number of threads when it is let. */
-static void test_bits_and_threads(void **unused) {
-    (void)unused;
-#ifndef _OPENMP
-    skip();
-#else
-    const Shape s = {64, 10, 18432, 0};
-    size_t bytes = (size_t)(s.m * s.n) * sizeof(float);
-    float *a = fill(s.m * s.k, 1), *b = fill(s.k * s.n, 2), *c1 = fill(s.m * s.n, 3);
-    float *c[8];
+#ifdef _OPENMP
+/* The same bits with 1, 2 and 4 threads, outside a parallel region and inside one. */
+static void check_threads(const Shape *s) {
+    enum { COPIES = 8 };
+    size_t bytes = (size_t)(s->m * s->n) * sizeof(float);
+    float *a = fill(s->m * s->k, 1), *b = fill(s->k * s->n, 2), *c1 = fill(s->m * s->n, 3);
+    float *c[COPIES];
     int before = omp_get_max_threads();
     omp_set_num_threads(1);
-    product(&s, 0, 1, a, b, c1, 0);
-    for (int i = 0; i < 8; i++) c[i] = fill(s.m * s.n, 4);
+    product(s, 0, 1, a, b, c1, 0);
+    for (int i = 0; i < COPIES; i++) c[i] = fill(s->m * s->n, 4);
     for (int threads = 2; threads <= 4; threads *= 2) {
         omp_set_num_threads(threads);
-        product(&s, 0, 1, a, b, c[0], 0);
+        product(s, 0, 1, a, b, c[0], 0);
         assert_memory_equal(c[0], c1, bytes);
         assert_int_equal(omp_get_max_threads(), threads);
     }
 #pragma omp parallel for num_threads(4)
-    for (int i = 0; i < 8; i++) product(&s, 0, 1, a, b, c[i], 0);
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < COPIES; i++) product(s, 0, 1, a, b, c[i], 0);
+    for (int i = 0; i < COPIES; i++) {
         assert_memory_equal(c[i], c1, bytes);
         free(c[i]);
     }
     omp_set_num_threads(before);
     free(a), free(b), free(c1);
+}
+#endif
+
+/* With the last two shapes oneDNN 2.6 gives other bits for other thread counts when it is let. */
+static void test_bits_and_threads(void **unused) {
+    (void)unused;
+#ifdef _OPENMP
+    static const Shape split[] = {{64, 10, 18432, 0}, {64, 128, 784, 0}, {1, 1, 18432, 0}};
+    for (size_t i = 0; i < sizeof split / sizeof *split; i++) check_threads(&split[i]);
+#else
+    skip();
 #endif
 }
 
