@@ -1,0 +1,234 @@
+/* loop.h - the loop form: what a kernel is between fusion and text.
+ *
+ * A LoopKernel is a tree of statements over buffers. Loops have an axis with a kind; values are SSA
+ * temporaries, each defined by one statement (one C temporary an operation, so the text never nests);
+ * what changes lives in buffers. Nothing here belongs to one target: a printer turns the same tree
+ * into C (print_c.c) or CUDA C.
+ *
+ *   axis      a loop variable from 0, with a constant extent and an optional smaller bound
+ *   index     integer expression over axes: sum of constant * term, a term being an axis, a quotient
+ *             or remainder of an index by a constant, or an i32 value. Ranges are tracked, so that
+ *             (16 * i + j) / 16 is i when 0 <= j < 16. All arithmetic is 64-bit
+ *   buffer    a kernel argument, a private array (LOOP_local), or registers (LOOP_reg)
+ *   value     scalar (lanes 1) or vector of LOOP_LANES f32 (lanes 16)
+ *
+ * Building: statements are added at the end of the innermost open block. Opening a loop or an `if`
+ * makes its block the innermost one; the statement joins its parent when it is closed, so that while
+ * it is open loop_seek() can still add to an enclosing block, in front of it (hoisting).
+ *
+ *   LoopKernel *k = loop_new(arena);
+ *   LoopBuf x = loop_param(k, "x", DT_f32, n, LOOP_READ), y = loop_param(k, "y", DT_f32, n, LOOP_WRITE);
+ *   LoopAxis i = loop_open(k, LOOP_vector, n, LOOP_NO_BOUND);
+ *   LoopIdx at = loop_idx_axis(k, i);
+ *   LoopVal v = loop_load(k, x, at);
+ *   loop_store(k, y, at, loop_op(k, OP_relu, DT_f32, 1, &v));
+ *   loop_close(k);
+ */
+#ifndef INFINIC_CODEGEN_LOOP_H
+#define INFINIC_CODEGEN_LOOP_H
+
+#include "ir/graph.h"
+
+#include <stdio.h>
+
+enum { LOOP_LANES = 16, LOOP_DEPTH_MAX = 48, LOOP_ARGS_MAX = 3 };
+
+typedef struct {
+    uint32_t id;
+} LoopBuf;
+typedef struct {
+    uint32_t id;
+} LoopAxis;
+typedef struct {
+    uint32_t id;
+} LoopIdx;
+typedef struct {
+    uint32_t id;
+} LoopVal;
+
+#define LOOP_NO_BOUND ((LoopIdx){0})
+
+typedef enum LoopAxisKind {
+    LOOP_grid,   /* independent iterations, outermost: OpenMP threads in C, blocks in CUDA */
+    LOOP_thread, /* independent inside one grid iteration: a plain loop in C, threads in CUDA */
+    LOOP_vector, /* independent, neighbours in memory: `omp simd` in C, wide accesses in CUDA */
+    LOOP_serial, /* in order */
+    LOOP_reduce, /* in order, and accumulators are carried from one iteration to the next */
+    LOOP_unroll  /* written out: in its body the axis is a constant */
+} LoopAxisKind;
+
+typedef enum LoopSpace {
+    LOOP_param, /* kernel argument, in memory */
+    LOOP_local, /* array private to an iteration of the loops around its declaration */
+    LOOP_reg    /* registers: every index must be a constant once unrolled axes are substituted */
+} LoopSpace;
+
+typedef enum LoopAccess { LOOP_READ = 1, LOOP_WRITE = 2, LOOP_WORKSPACE = 4 } LoopAccess;
+
+typedef struct LoopBufInfo {
+    const char *name;
+    LoopSpace space;
+    Dtype dtype;
+    int lanes;      /* LOOP_reg: 1, or LOOP_LANES for registers of vectors; else 1 */
+    int64_t elems;  /* of `lanes` values each */
+    LoopAccess access; /* LOOP_param */
+    bool shared;    /* LOOP_param: may lie on another argument's memory (in-place), index for index */
+} LoopBufInfo;
+
+typedef struct LoopAxisInfo {
+    LoopAxisKind kind;
+    int64_t extent;
+    LoopIdx bound; /* iterations = min(extent, bound); none: extent */
+} LoopAxisInfo;
+
+typedef enum LoopTermKind { LOOP_TERM_axis, LOOP_TERM_div, LOOP_TERM_mod, LOOP_TERM_val } LoopTermKind;
+
+typedef struct LoopTerm {
+    LoopTermKind kind;
+    uint32_t id;    /* axis, value, or the index that is divided */
+    int64_t by;     /* divisor */
+    int64_t scale;
+} LoopTerm;
+
+typedef struct LoopIdxInfo {
+    int64_t constant;
+    int nterm;
+    LoopTerm *term; /* sorted; scales are not 0 */
+    int64_t low, high; /* inclusive range */
+} LoopIdxInfo;
+
+typedef enum LoopStmtKind {
+    LOOP_STMT_loop,   /* axis, body */
+    LOOP_STMT_if,     /* arg[0], body */
+    LOOP_STMT_buf,    /* declares `buf` (local or registers) */
+    LOOP_STMT_const,  /* result = number */
+    LOOP_STMT_index,  /* result (i32) = index */
+    LOOP_STMT_range,  /* result (bool) = low <= index < high */
+    LOOP_STMT_op,     /* result = op(arg..) */
+    LOOP_STMT_fma,    /* result = arg[0] * arg[1] + arg[2], rounded once */
+    LOOP_STMT_splat,  /* result (vector) = arg[0] in every lane */
+    LOOP_STMT_load,   /* result = buf[index], or `number` where arg[0] (when given) is false */
+    LOOP_STMT_store,  /* buf[index] = arg[0], only where arg[1] (when given) is true */
+    LOOP_STMT_random, /* result (f32 in [0, 1)) = element `index` of `stream` */
+    LOOP_STMT_gemm    /* gemm */
+} LoopStmtKind;
+
+typedef struct LoopStmt LoopStmt;
+
+typedef struct LoopBlock {
+    LoopStmt **data;
+    uint32_t n, cap;
+} LoopBlock;
+
+/* C[m, n] = A * B (+ C with accumulate): inf_sgemm of runtime/plan.h on tiles inside buffers. */
+typedef struct LoopGemm {
+    bool ta, tb, accumulate;
+    LoopIdx m, n, k;
+    LoopBuf a, b, c;
+    LoopIdx a_at, b_at, c_at; /* first elements */
+    int64_t lda, ldb, ldc;
+} LoopGemm;
+
+struct LoopStmt {
+    LoopStmtKind kind;
+    LoopVal result;
+    LoopVal arg[LOOP_ARGS_MAX];
+    int nargs;
+    Op op;
+    double number;
+    LoopBuf buf;
+    LoopIdx index;
+    int64_t low, high;
+    LoopAxis axis;
+    int64_t stream;
+    LoopGemm *gemm;
+    LoopBlock body;
+};
+
+typedef struct LoopValInfo {
+    Dtype dtype;
+    int lanes;
+    int depth; /* of the block that defines it */
+} LoopValInfo;
+
+/* Tables are indexed by id; entry 0 is unused. */
+typedef struct LoopKernel {
+    Arena *arena;
+    VEC(LoopBufInfo) buf;
+    VEC(LoopAxisInfo) axis;
+    VEC(LoopIdxInfo) idx;
+    VEC(LoopValInfo) val;
+    LoopBlock block[LOOP_DEPTH_MAX]; /* open blocks; [0] is the kernel's own */
+    LoopStmt *open[LOOP_DEPTH_MAX];  /* the statement whose block it is; [0] NULL */
+    int depth;                       /* innermost open block */
+    int at;                          /* where statements are added: depth, or less after loop_seek */
+    int nparam;                      /* params are buffers 1 .. nparam, in argument order */
+    int64_t work;                    /* elementary operations in all, to decide about threads */
+    int iter_depth;                  /* enclosing repeats ... */
+    int64_t iter_count[REPEAT_DEPTH_MAX]; /* ... and their counts, outermost first */
+} LoopKernel;
+
+LoopKernel *loop_new(Arena *arena);
+
+/* --- buffers --- */
+LoopBuf loop_param(LoopKernel *k, const char *name, Dtype dtype, int64_t elems, LoopAccess access);
+/* A private array, 64-byte aligned, not initialised; declared at the current place. */
+LoopBuf loop_local(LoopKernel *k, const char *name, Dtype dtype, int64_t elems);
+/* Registers: `elems` variables of `lanes` (1 or LOOP_LANES) values; set them before reading. */
+LoopBuf loop_reg(LoopKernel *k, const char *name, Dtype dtype, int64_t elems, int lanes);
+const LoopBufInfo *loop_buf_info(const LoopKernel *k, LoopBuf b);
+
+/* --- blocks --- */
+LoopAxis loop_open(LoopKernel *k, LoopAxisKind kind, int64_t extent, LoopIdx bound);
+void loop_open_if(LoopKernel *k, LoopVal condition);
+void loop_close(LoopKernel *k);
+/* Adds the following statements at the end of the open block `depth` (0: the kernel) instead of the
+ * innermost; returns the former place, to be restored. */
+int loop_seek(LoopKernel *k, int depth);
+
+/* --- indices --- */
+LoopIdx loop_idx(LoopKernel *k, int64_t constant);
+LoopIdx loop_idx_axis(LoopKernel *k, LoopAxis axis);
+LoopIdx loop_idx_val(LoopKernel *k, LoopVal v, int64_t low, int64_t high); /* i32 value in [low, high] */
+LoopIdx loop_idx_add(LoopKernel *k, LoopIdx a, LoopIdx b);
+LoopIdx loop_idx_plus(LoopKernel *k, LoopIdx a, int64_t constant);
+LoopIdx loop_idx_scale(LoopKernel *k, LoopIdx a, int64_t by);
+LoopIdx loop_idx_div(LoopKernel *k, LoopIdx a, int64_t by); /* a >= 0, by >= 1 */
+LoopIdx loop_idx_mod(LoopKernel *k, LoopIdx a, int64_t by);
+const LoopIdxInfo *loop_idx_info(const LoopKernel *k, LoopIdx a);
+bool loop_idx_is(const LoopKernel *k, LoopIdx a, int64_t constant);
+/* Least depth of block at which every axis and value of the index is known. */
+int loop_idx_depth(const LoopKernel *k, LoopIdx a);
+
+/* --- values --- */
+LoopVal loop_const(LoopKernel *k, Dtype dtype, double number);
+LoopVal loop_index(LoopKernel *k, LoopIdx index);
+LoopVal loop_range(LoopKernel *k, LoopIdx index, int64_t low, int64_t high);
+/* Elementwise ops by their row in ops.def; a reduction's op combines two values. Operands that are
+ * vectors give a vector (add, sub, mul, div, neg, and reduce_sum only). */
+LoopVal loop_op(LoopKernel *k, Op op, Dtype dtype, int nargs, const LoopVal *arg);
+LoopVal loop_op2(LoopKernel *k, Op op, LoopVal a, LoopVal b); /* dtype of a */
+LoopVal loop_fma(LoopKernel *k, LoopVal a, LoopVal b, LoopVal c);
+LoopVal loop_splat(LoopKernel *k, LoopVal a);
+LoopVal loop_load(LoopKernel *k, LoopBuf b, LoopIdx at);
+LoopVal loop_load_if(LoopKernel *k, LoopBuf b, LoopIdx at, LoopVal condition, double otherwise);
+/* LOOP_LANES neighbours from `at` of a param or local f32 buffer (any alignment). */
+LoopVal loop_load_vector(LoopKernel *k, LoopBuf b, LoopIdx at);
+/* Stores a value of 1 lane or, for a vector, LOOP_LANES neighbours. */
+void loop_store(LoopKernel *k, LoopBuf b, LoopIdx at, LoopVal v);
+void loop_store_if(LoopKernel *k, LoopBuf b, LoopIdx at, LoopVal v, LoopVal condition);
+LoopVal loop_random(LoopKernel *k, int64_t stream, LoopIdx element);
+void loop_gemm(LoopKernel *k, LoopGemm gemm);
+const LoopValInfo *loop_val_info(const LoopKernel *k, LoopVal v);
+
+/* --- the C printer (print_c.c) --- */
+
+/* `static void NAME(void *const *arg, const InfEnv *env) { .. }`. Equal kernels give equal text. */
+void loop_print_c(const LoopKernel *k, const char *name, FILE *out);
+/* What printed kernels need before them, after `#include "runtime/plan.h"` (prelude.h). */
+void loop_print_c_prelude(FILE *out);
+/* Flags for the C compiler beside -march and include paths, NULL at the end; none of them lets the
+ * compiler reorder or contract float arithmetic. */
+extern const char *const loop_c_flags[];
+
+#endif
