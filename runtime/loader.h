@@ -1,0 +1,49 @@
+/* loader.h - samples in memory, in the order of an epoch, staged into the plan's inputs.
+ *
+ * Images stay bytes and become f32 (x / 255) when a batch is staged. A position counts samples
+ * of one epoch from 0; which sample stands there is file order, or one seeded permutation an
+ * epoch, the same under every layout.
+ */
+#ifndef INF_RUNTIME_LOADER_H
+#define INF_RUNTIME_LOADER_H
+
+#include "runtime/engine.h"
+#include "runtime/idx.h"
+#include "runtime/permute.h"
+#include "runtime/plan.h"
+#include "runtime/status.h"
+
+typedef struct InfLoader {
+    InfImages images;
+    uint64_t count;  /* samples */
+    uint64_t bytes;  /* resident */
+    uint64_t seed;
+    bool shuffle;
+    uint64_t epoch;  /* of `order` */
+    InfPermutation order;
+    const char *path; /* borrowed */
+} InfLoader;
+
+/* Reads the data of `what` and checks it against the program's inputs: extents of an image, range
+ * of the labels.
+ *   path     replaces the plan's path when not NULL
+ *   absent   set with INF_OK when there is no such data; *why then says what was looked for, in
+ *            fresh memory */
+InfCode inf_loader_open(InfError *e, const PlanData *what, const PlanProgram *program,
+                        const char *path, InfLoader *out, bool *absent, char **why);
+
+/* Random samples of the right shapes. */
+InfCode inf_loader_synthetic(InfError *e, const PlanProgram *program, uint64_t count, uint64_t seed,
+                             InfLoader *out);
+
+void inf_loader_close(InfLoader *l);
+
+/* Chooses the order of an epoch. */
+void inf_loader_begin(InfLoader *l, uint64_t epoch);
+
+/* Fills the program's inputs with the samples at position .. position + batch - 1. Positions at or
+ * beyond `end` are padding: values 0, targets INF_TARGET_PAD, valid 0. */
+void inf_loader_stage(const InfLoader *l, InfEngine *m, const PlanProgram *program,
+                      uint64_t position, uint64_t end);
+
+#endif
