@@ -12,7 +12,7 @@
  * Runs on the calling thread alone, inside a parallel region or not: the bits of c depend on the
  * arguments and the processor's instruction set, never on the number of threads. Callers share a
  * large product out over threads as tiles that depend on its shape only.
- * Thread-safe. Out of memory for the library's packing buffers ends the process with exit code 5. */
+ * Thread-safe. Without memory for packing buffers it ends the process with exit code 5. */
 void inf_sgemm(int ta, int tb, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
                const float *b, int64_t ldb, float *c, int64_t ldc, int accumulate);
 
