@@ -118,7 +118,7 @@ typedef enum RegionId {
     REGION_count
 } RegionId;
 
-enum { REPEAT_DEPTH_MAX = 4 };
+enum { REPEAT_DEPTH_MAX = 4, REPEAT_COUNT_MAX = 65536 };
 
 typedef struct Addr {
     RegionId region;
@@ -174,6 +174,9 @@ const char *op_expr(Op op);                    /* scalar expression text, NULL w
 const char *op_reduce_first(Op op);            /* start value text of a reduction, NULL when none */
 const char *attr_name(AttrKey key);
 AttrKind attr_kind(AttrKey key);
+AttrKey attr_from_name(const char *name, size_t len); /* ATTR_none when unknown */
+/* Walks the text of op_attrs: the next attribute, ATTR_none at the end. */
+AttrKey op_attr_next(const char **list, bool *optional);
 
 /* --- building --- */
 Graph *graph_new(Module *mod, const char *name);

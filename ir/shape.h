@@ -22,6 +22,14 @@ enum { SHAPE_RESULTS_MAX = 3 };
  * the operands do not fit, in words ("operands differ: f32[4,8] and f32[8]"), kept in the arena. */
 const char *shape_check(const ShapeQuery *q, Type out[SHAPE_RESULTS_MAX]);
 
+/* The same for a region node with this body: result types into out[0 .. *nout), *nout at most
+ * body->nout + 1, in q->arena. */
+const char *shape_check_region(const ShapeQuery *q, const Graph *body, Type **out, int *nout);
+
+/* Whether the attributes are exactly those of the op's row, each once and of sane values. NULL or
+ * why not. */
+const char *shape_check_attrs(Arena *arena, Op op, int nattr, const Attr *attr);
+
 /* One axis of a convolution or pooling: (size + 2 * padding - window) / stride + 1, 0 when the
  * window does not fit. */
 int64_t shape_window(int64_t size, int64_t window, int64_t stride, int64_t padding);

@@ -1,0 +1,73 @@
+/* module.c - one compiled model: its tables and graphs; see module.h. */
+#include "ir/module.h"
+
+#include <string.h>
+
+Module *module_new(Arena *arena, Sources *sources, Diag *diag) {
+    Module *m = ARENA_NEW(arena, Module);
+    m->arena = arena;
+    m->sources = sources;
+    m->diag = diag;
+    m->types = type_table_new(arena);
+    m->train.microbatches = 1;
+    m->train.steps = m->train.epochs = -1;
+    m->train.dtype = DT_f32;
+    m->parallel.dp = m->parallel.tp = m->parallel.pp = m->parallel.vpp = 1;
+    module_scope(m, "");
+    return m;
+}
+
+Scope module_scope(Module *m, const char *path) {
+    /* Newest first: nodes are made scope by scope. */
+    for (int i = m->nscope - 1; i >= 0; i--)
+        if (strcmp(m->scope[i], path) == 0) return (Scope){(uint32_t)i};
+    m->scope = vec_reserve_one(m->arena, m->scope, (uint32_t)m->nscope, (uint32_t *)&m->cap_scope,
+                               sizeof *m->scope);
+    m->scope[m->nscope] = arena_strdup(m->arena, path);
+    return (Scope){(uint32_t)m->nscope++};
+}
+
+const char *scope_path(const Module *m, Scope s) {
+    return s.id < (uint32_t)m->nscope ? m->scope[s.id] : "";
+}
+
+int module_add_param(Module *m, Param param) {
+    m->param = vec_reserve_one(m->arena, m->param, (uint32_t)m->nparam, (uint32_t *)&m->cap_param,
+                               sizeof *m->param);
+    m->param[m->nparam] = param;
+    return m->nparam++;
+}
+
+void module_add_alias(Module *m, const char *name, int param) {
+    m->alias = vec_reserve_one(m->arena, m->alias, (uint32_t)m->nalias, (uint32_t *)&m->cap_alias,
+                               sizeof *m->alias);
+    m->alias[m->nalias++] = (ParamAlias){.name = name, .param = param};
+}
+
+void module_add_build(Module *m, const char *key, const char *value) {
+    m->build = vec_reserve_one(m->arena, m->build, (uint32_t)m->nbuild, (uint32_t *)&m->cap_build,
+                               sizeof *m->build);
+    m->build[m->nbuild++] = (BuildSetting){.key = key, .value = value};
+}
+
+Graph *module_add_graph(Module *m, Graph *g) {
+    m->graph = vec_reserve_one(m->arena, m->graph, (uint32_t)m->ngraph, (uint32_t *)&m->cap_graph,
+                               sizeof *m->graph);
+    m->graph[m->ngraph++] = g;
+    return g;
+}
+
+void module_set_graph(Module *m, const char *name, Graph *g) {
+    for (int i = 0; i < m->ngraph; i++)
+        if (strcmp(m->graph[i]->name, name) == 0) {
+            m->graph[i] = g;
+            return;
+        }
+    module_add_graph(m, g);
+}
+
+Graph *module_graph(const Module *m, const char *name) {
+    for (int i = 0; i < m->ngraph; i++)
+        if (strcmp(m->graph[i]->name, name) == 0) return m->graph[i];
+    return NULL;
+}
