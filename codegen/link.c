@@ -6,6 +6,7 @@
  * never leaves half a file.
  */
 #include "codegen/codegen.h"
+#include "codegen/loop.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -184,15 +185,17 @@ static int place_output(const char *made, const char *output) {
         errno = ENAMETOOLONG;
         return io_error("cannot write", output);
     }
+    bool special = stat(output, &st) == 0 && !S_ISREG(st.st_mode); /* a device: written, not replaced */
+    if (special) snprintf(part, sizeof part, "%s", output);
     int from = open(made, O_RDONLY);
     int to = open(part, O_WRONLY | O_CREAT | O_TRUNC, 0777);
     bool ok = from >= 0 && to >= 0 && copy_contents(from, to) == 0;
     int why = errno;
     if (from >= 0) close(from);
     if (to >= 0 && close(to) != 0 && ok) ok = false, why = errno;
-    if (ok && rename(part, output) != 0) ok = false, why = errno;
+    if (ok && !special && rename(part, output) != 0) ok = false, why = errno;
     if (ok) return 0;
-    if (to >= 0) unlink(part);
+    if (to >= 0 && !special) unlink(part);
     errno = why;
     return io_error("cannot write", output);
 }
@@ -207,10 +210,10 @@ static int compile_program(const LinkOptions *options) {
     snprintf(map, sizeof map, "-ffile-prefix-map=%s/=", temp_dir);
     snprintf(march, sizeof march, "-march=%s", options->march ? options->march : "native");
     CcCommand cc = {0};
-    const char *const fixed[] = {compiler && *compiler ? compiler : "cc", "-std=gnu17", "-O3", march,
-                                 "-ffp-contract=off", "-fopenmp", map, "-I", temp_dir, "-o", made,
-                                 source, archive};
-    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) cc_add(&cc, fixed[i]);
+    const char *const files[] = {march, map, "-I", temp_dir, "-o", made, source, archive};
+    cc_add(&cc, compiler && *compiler ? compiler : "cc");
+    for (const char *const *flag = loop_c_flags; *flag; flag++) cc_add(&cc, *flag);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) cc_add(&cc, files[i]);
     cc_add_words(&cc, libs);
     if (options->verbose) print_command(&cc);
     int rc = run_cc(&cc);

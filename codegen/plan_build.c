@@ -19,11 +19,11 @@ _Static_assert((int)SCHED_wsd == (int)PLAN_SCHED_wsd, "learning-rate schedules")
 _Static_assert((int)DATA_tokens == (int)PLAN_DATA_tokens, "data sets");
 _Static_assert((int)REPEAT_DEPTH_MAX == (int)PLAN_REPEAT_DEPTH_MAX, "nesting of repeats");
 
-static PlanArg plan_arg(Program *p, const Graph *g, Val v, int depth) {
+static PlanArg plan_arg(Program *p, const Graph *g, Val v) {
     const Addr *at = &g->val[v.id].addr;
     PlanArg arg = {.offset = at->offset_bytes, .region = (uint8_t)at->region};
     int used = 0;
-    for (int i = 0; i < depth; i++)
+    for (int i = 0; i < p->repeat_depth; i++)
         if (at->stride_bytes[i] != 0) used = i + 1;
     if (used == 0) return arg;
     arg.stride = p->strides.n;
@@ -32,43 +32,45 @@ static PlanArg plan_arg(Program *p, const Graph *g, Val v, int depth) {
     return arg;
 }
 
-static void plan_launch(Program *p, const Graph *g, const Node *n, int depth) {
+static void plan_launch(Program *p, const Graph *g, const Node *n) {
     PlanStep step = {.kind = STEP_LAUNCH,
                      .kernel = program_kernel(p, g, n),
                      .arg = p->args.n,
                      .narg = (uint32_t)(n->nin + n->nout),
                      .scope = scope_path(p->mod, n->scope)};
     for (int i = 0; i < n->nin; i++) {
-        PlanArg arg = plan_arg(p, g, n->in[i], depth);
+        PlanArg arg = plan_arg(p, g, n->in[i]);
         vec_push(p->arena, &p->args, arg);
     }
     for (int i = 0; i < n->nout; i++) {
-        PlanArg arg = plan_arg(p, g, node_out(n, i), depth);
+        PlanArg arg = plan_arg(p, g, node_out(n, i));
         vec_push(p->arena, &p->args, arg);
     }
     vec_push(p->arena, &p->steps, step);
 }
 
-static void plan_steps(Program *p, const Graph *g, int depth, bool (*wanted)(const Node *));
+static void plan_steps(Program *p, const Graph *g, bool (*wanted)(const Node *));
 
-static void plan_repeat(Program *p, const Node *n, int depth) {
+static void plan_repeat(Program *p, const Node *n) {
     uint32_t at = p->steps.n;
     PlanStep step = {.kind = STEP_REPEAT,
                      .count = node_int(n, ATTR_count, 1),
                      .reverse = (uint8_t)node_int(n, ATTR_reverse, 0),
                      .scope = scope_path(p->mod, n->scope)};
     vec_push(p->arena, &p->steps, step);
-    plan_steps(p, n->body, depth + 1, NULL);
+    p->repeat_count[p->repeat_depth++] = step.count;
+    plan_steps(p, n->body, NULL);
+    p->repeat_depth--;
     p->steps.data[at].nbody = p->steps.n - at - 1;
 }
 
 /* Steps of the nodes that `wanted` accepts (all when NULL), in program order. Views have none. */
-static void plan_steps(Program *p, const Graph *g, int depth, bool (*wanted)(const Node *)) {
+static void plan_steps(Program *p, const Graph *g, bool (*wanted)(const Node *)) {
     for (int i = 0; i < g->nnode; i++) {
         const Node *n = g->node[i];
         if (wanted && !wanted(n)) continue;
-        if (n->op == OP_kernel) plan_launch(p, g, n, depth);
-        if (n->op == OP_repeat) plan_repeat(p, n, depth);
+        if (n->op == OP_kernel) plan_launch(p, g, n);
+        if (n->op == OP_repeat) plan_repeat(p, n);
     }
 }
 
@@ -80,7 +82,7 @@ static uint32_t plan_chunk(Program *p, const char *name, const char *graph,
                            bool (*wanted)(const Node *)) {
     PlanChunk chunk = {.name = name, .begin = p->steps.n};
     const Graph *g = module_graph(p->mod, graph);
-    if (g) plan_steps(p, g, 0, wanted);
+    if (g) plan_steps(p, g, wanted);
     chunk.end = p->steps.n;
     vec_push(p->arena, &p->chunks, chunk);
     return p->chunks.n - 1;
@@ -153,7 +155,7 @@ static void plan_inputs(Program *p, const Graph *g, PlanProgram *prog) {
                          .ndim = t->ndim,
                          .limit = INT64_MAX,
                          .ignore = INT64_MIN,
-                         .at = plan_arg(p, g, g->in[i], 0)};
+                         .at = plan_arg(p, g, g->in[i])};
         memcpy(row.dim, t->dim, sizeof row.dim);
         if (port->role == ROLE_data && port->index < p->options->limits.count) {
             row.limit = p->options->limits.limit[port->index].limit;
@@ -199,7 +201,7 @@ static void plan_outputs(Program *p, const Graph *g, PlanProgram *prog) {
         PlanOutput row = {.name = g->out_port[i].name,
                           .dtype = plan_dtype(t->dtype),
                           .ndim = t->ndim,
-                          .at = plan_arg(p, g, g->out[i], 0)};
+                          .at = plan_arg(p, g, g->out[i])};
         memcpy(row.dim, t->dim, sizeof row.dim);
         vec_push(p->arena, &rows, row);
     }

@@ -22,6 +22,8 @@ struct Program {
     const CodegenOptions *options;
     Arena *arena;
     VEC(KernelRow) kernels;
+    int repeat_depth; /* repeats around the step being planned, and their counts */
+    int64_t repeat_count[REPEAT_DEPTH_MAX];
     VEC(PlanParam) params;
     VEC(PlanAlias) aliases;
     VEC(PlanKernel) plan_kernels;

@@ -1,0 +1,164 @@
+/* program.c - the generated program: kernels lowered once each, tables, and the C file.
+ *
+ * Kernels with equal bodies share one function: the key is the body's text, plus the enclosing
+ * repeats where the body draws random numbers (their iterations are part of the counter). Names
+ * are the fused node's name and four hex digits of the key's hash, so they stay the same from
+ * build to build and from layout to layout.
+ */
+#include "codegen/lower.h"
+#include "codegen/program.h"
+#include "ir/panic.h"
+#include "ir/text.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+static bool draws_random(const Graph *body) {
+    for (int i = 0; i < body->nnode; i++)
+        if (body->node[i]->op == OP_random_uniform) return true;
+    return false;
+}
+
+static const char *kernel_key(Program *p, const Node *n) {
+    const char *key = arena_printf(p->arena, "%s %s", node_attr(n, ATTR_form)->s,
+                                   text_graph_string(n->body, p->arena));
+    if (!draws_random(n->body)) return key;
+    for (int i = 0; i < p->repeat_depth; i++)
+        key = arena_printf(p->arena, "%s x %lld", key, (long long)p->repeat_count[i]);
+    return key;
+}
+
+static bool name_taken(const Program *p, const char *name) {
+    for (uint32_t i = 0; i < p->kernels.n; i++)
+        if (strcmp(p->kernels.data[i].name, name) == 0) return true;
+    return false;
+}
+
+/* A C identifier from the node's name and the key; lengthened while it is taken. */
+static const char *kernel_name(Program *p, const Node *n, const char *key) {
+    char *stem = arena_strdup(p->arena, node_attr(n, ATTR_name)->s);
+    uint64_t hash = XXH64(key, strlen(key), 0);
+    for (char *c = stem; *c; c++)
+        if (!isalnum((unsigned char)*c)) *c = '_';
+    for (int digits = 4;; digits++) {
+        int shown = digits < 16 ? digits : 16;
+        const char *name = arena_printf(p->arena, "k_%s_%0*llx", stem, shown,
+                                        (unsigned long long)(hash >> (64 - 4 * shown)));
+        if (!name_taken(p, name)) return name;
+        if (digits >= 16) stem = arena_printf(p->arena, "%s_", stem);
+    }
+}
+
+static int place_compare(Place a, Place b) {
+    if (a.line != b.line) return a.line < b.line ? -1 : 1;
+    return a.column < b.column ? -1 : a.column > b.column;
+}
+
+/* Keeps the places of a kernel ascending and without repeats. */
+static void kernel_add_place(Program *p, KernelRow *row, Span span) {
+    if (span.file == 0) return;
+    Place place = source_place(p->mod->sources, span);
+    uint32_t at = 0;
+    while (at < row->places.n && place_compare(row->places.data[at], place) < 0) at++;
+    if (at < row->places.n && place_compare(row->places.data[at], place) == 0) return;
+    vec_push(p->arena, &row->places, place);
+    for (uint32_t i = row->places.n - 1; i > at; i--) row->places.data[i] = row->places.data[i - 1];
+    row->places.data[at] = place;
+}
+
+static FILE *memory_stream(char **text, size_t *bytes) {
+    FILE *f = open_memstream(text, bytes);
+    if (!f) panic_graph(NULL, (Span){0}, "out of memory while writing the program");
+    return f;
+}
+
+static const char *kernel_text(Program *p, const LoopKernel *k, const char *name) {
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *f = memory_stream(&text, &bytes);
+    loop_print_c(k, name, f);
+    fclose(f);
+    const char *kept = arena_strndup(p->arena, text, bytes);
+    free(text);
+    return kept;
+}
+
+static uint32_t kernel_add(Program *p, const Graph *g, const Node *n, const char *key) {
+    LowerContext ctx = {.arena = p->arena, .repeat_depth = p->repeat_depth};
+    memcpy(ctx.repeat_count, p->repeat_count, sizeof ctx.repeat_count);
+    const LoopKernel *k = lower_kernel(&ctx, g, n);
+    LowerCost cost = lower_cost(g, n);
+    KernelRow row = {.name = kernel_name(p, n, key),
+                     .key = key,
+                     .form = node_attr(n, ATTR_form)->s,
+                     .bytes = cost.bytes,
+                     .flops = cost.flops};
+    row.text = kernel_text(p, k, row.name);
+    vec_push(p->arena, &p->kernels, row);
+    return p->kernels.n - 1;
+}
+
+uint32_t program_kernel(Program *p, const Graph *g, const Node *n) {
+    const char *key = kernel_key(p, n);
+    uint32_t at = 0;
+    while (at < p->kernels.n && strcmp(p->kernels.data[at].key, key) != 0) at++;
+    if (at == p->kernels.n) at = kernel_add(p, g, n, key);
+    kernel_add_place(p, &p->kernels.data[at], n->span);
+    for (int i = 0; i < n->body->nnode; i++)
+        kernel_add_place(p, &p->kernels.data[at], n->body->node[i]->span);
+    return at;
+}
+
+Program *codegen_build(Module *m, const struct Table *table, const CodegenOptions *options,
+                       Arena *arena) {
+    Program *p = ARENA_NEW(arena, Program);
+    p->mod = m;
+    p->table = table;
+    p->options = options;
+    p->arena = arena;
+    plan_build(p);
+    return p;
+}
+
+const struct Plan *codegen_plan(const Program *p) { return &p->plan; }
+
+/* A comment must not end early: a file name may hold anything. */
+static void print_comment_name(const char *name, FILE *out) {
+    for (; *name; name++) fputc(isalnum((unsigned char)*name) || strchr("._-", *name) ? *name : '_', out);
+}
+
+static void print_kernel(const Program *p, uint32_t i, FILE *out) {
+    const KernelRow *row = &p->kernels.data[i];
+    fputs("/* from ", out);
+    print_comment_name(p->mod->file, out);
+    fputc(':', out);
+    for (uint32_t j = 0; j < row->places.n; j++)
+        fprintf(out, " %u:%u", row->places.data[j].line, row->places.data[j].column);
+    fprintf(out, " */\n%s\n", row->text);
+}
+
+void codegen_print_kernels(const Program *p, FILE *out) {
+    for (uint32_t i = 0; i < p->kernels.n; i++) print_kernel(p, i, out);
+}
+
+void codegen_print_c(const Program *p, FILE *out) {
+    char *tables = NULL;
+    size_t bytes = 0;
+    FILE *f = memory_stream(&tables, &bytes);
+    plan_print(p, 0, f);
+    codegen_print_kernels(p, f);
+    fclose(f);
+    uint64_t hash = XXH64(tables, bytes, 0);
+    free(tables);
+    fputs("/* ", out);
+    print_comment_name(p->mod->file, out);
+    fprintf(out, ", compiled by infinic %s: kernels and plan. */\n", p->options->version);
+    fputs("#include \"runtime/plan.h\"\n\n", out);
+    loop_print_c_prelude(out);
+    fputc('\n', out);
+    codegen_print_kernels(p, out);
+    plan_print(p, hash, out);
+    fputs("\nint main(int argc, char **argv) { return inf_main(&plan, argc, argv); }\n", out);
+}
