@@ -33,6 +33,11 @@ typedef struct PassContext {
     Table *table;   /* filled by schedule, NULL before */
 } PassContext;
 
+/* The passes: pass_fold, pass_cse, ... */
+#define PASS(name, what) bool pass_##name(PassContext *ctx);
+#include "passes/passes.def"
+#undef PASS
+
 /* Runs the pipeline. False after diagnostics were reported (exit 1). */
 bool passes_run(PassContext *ctx);
 
