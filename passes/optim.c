@@ -1,0 +1,261 @@
+/* optim.c - the layout of the parameter vector, and the update graph.
+ *
+ * Reads   parameters and their uses, the optimizer's settings.
+ * Writes  segment, offset_elems and use_offset_elems of every parameter; the module's segments,
+ *         flat_elems, grad_elems and nstate; the graph "update".
+ * Keeps   all other graphs.
+ * Why     updating flat vectors is one kernel a segment however many parameters there are. Blocks
+ *         with weight decay come first, then the others, so decay is a fact of the segment and no
+ *         element is asked. The padding between blocks is zero, has zero gradient, and stays zero.
+ *
+ * Source: the formulas of torch.optim in the order of their operations (_single_tensor_sgd,
+ * _single_tensor_adam, _single_tensor_adamw of PyTorch 2; clip_grad_norm_ for the clipping):
+ *   sgd    g += decay * w;  buf = momentum * buf + g;  g = nesterov ? g + momentum * buf : buf;
+ *          w += -lr * g
+ *          PyTorch sets buf = g in the first step; with buf = 0 before it the formula gives the
+ *          same bits (dampening, which would differ there, is not part of the language).
+ *   adam   g += decay * w;  m = lerp(m, g, 1 - beta1);  v = v * beta2 + (1 - beta2) * g * g;
+ *          w += -(lr / bias1) * m / (sqrt(v) / sqrt(bias2) + eps)
+ *   adamw  w *= 1 - lr * decay first, and no decay in g; then as adam.
+ * A step whose loss or gradient norm is not finite changes nothing: new = select(ok, new, old).
+ */
+#include "passes/pass.h"
+
+/* ---- layout ----------------------------------------------------------------------------- */
+
+static int64_t padded_elems(const Module *m, const Param *p) {
+    int64_t elems = type_elems(m->types, p->type);
+    return (elems + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
+}
+
+/* One segment: all blocks with `decay`, in order of their indices. None when there are none. */
+static void lay_segment(Module *m, bool decay) {
+    Segment segment = {.offset_elems = m->flat_elems, .decay = decay};
+    for (int i = 0; i < m->nparam; i++) {
+        Param *p = &m->param[i];
+        if ((p->decay && p->trainable) != decay) continue;
+        p->segment = m->nsegment;
+        p->offset_elems = m->flat_elems;
+        m->flat_elems += padded_elems(m, p);
+    }
+    segment.elems = m->flat_elems - segment.offset_elems;
+    if (segment.elems > 0) m->segment[m->nsegment++] = segment;
+}
+
+static void lay_out(Module *m) {
+    m->flat_elems = 0;
+    m->nsegment = 0;
+    lay_segment(m, true);
+    lay_segment(m, false);
+    m->grad_elems = m->flat_elems;
+    for (int i = 0; i < m->nparam; i++) {
+        Param *p = &m->param[i];
+        if (p->uses < 2) continue;
+        p->use_offset_elems = m->grad_elems;
+        m->grad_elems += (p->uses - 1) * padded_elems(m, p);
+    }
+}
+
+static int state_count(const Optimizer *o) {
+    if (o->kind != OPTIM_sgd) return 2;
+    return o->momentum != 0 ? 1 : 0;
+}
+
+/* ---- the update graph ------------------------------------------------------------------- */
+
+enum { STATE_MAX = 2 };
+
+typedef struct Update {
+    Module *mod;
+    Builder b;
+    Type scalar;
+    Val host[SCALAR_COUNT];
+    Val loss_sum, loss_count;
+    Val weight[SEGMENT_MAX], grad[SEGMENT_MAX], state[SEGMENT_MAX][STATE_MAX];
+    Val *use_grad; /* gradients of later uses, by parameter then use */
+    Val inverse;   /* 1 / counted targets */
+    Val clip;      /* coefficient, at most 1 */
+    Val ok;        /* bool */
+} Update;
+
+static Type flat_type(const Update *u, int segment) {
+    return type_intern(u->mod->types, DT_f32, 1, &u->mod->segment[segment].elems);
+}
+
+static Val add_input(Update *u, Type type, Role role, int index, int use) {
+    return graph_add_input(u->b.g, type, (Port){.role = role, .index = index, .use = use});
+}
+
+static void add_inputs(Update *u, Arena *scratch) {
+    const Module *m = u->mod;
+    for (int s = 0; s < m->nsegment; s++)
+        u->weight[s] = add_input(u, flat_type(u, s), ROLE_flat_weight, s, 0);
+    for (int s = 0; s < m->nsegment; s++)
+        u->grad[s] = add_input(u, flat_type(u, s), ROLE_flat_grad, s, 0);
+    for (int s = 0; s < m->nsegment; s++)
+        for (int k = 0; k < m->nstate; k++)
+            u->state[s][k] = add_input(u, flat_type(u, s), ROLE_flat_state, s, k);
+    int later = 0;
+    for (int i = 0; i < m->nparam; i++) later += m->param[i].uses > 1 ? m->param[i].uses - 1 : 0;
+    u->use_grad = ARENA_ARRAY(scratch, Val, later + 1);
+    later = 0;
+    for (int i = 0; i < m->nparam; i++)
+        for (int use = 1; use < m->param[i].uses; use++)
+            u->use_grad[later++] = add_input(u, m->param[i].type, ROLE_grad, i, use);
+    u->loss_sum = add_input(u, u->scalar, ROLE_loss_sum, 0, 0);
+    u->loss_count = add_input(u, u->scalar, ROLE_loss_count, 0, 0);
+    for (int k = 0; k < SCALAR_COUNT; k++) u->host[k] = add_input(u, u->scalar, ROLE_scalar, k, 0);
+}
+
+static Val number(Update *u, double value) { return build_const(&u->b, value, u->scalar); }
+
+/* A scalar as a vector of the segment. */
+static Val spread(Update *u, Val scalar, int s) {
+    Dtype dtype = val_info(u->b.g, scalar)->dtype;
+    Type to = type_intern(u->mod->types, dtype, 1, &u->mod->segment[s].elems);
+    return build_broadcast(&u->b, scalar, to, NULL);
+}
+
+static Val scaled(Update *u, Val scalar, Val x, int s) {
+    return build2(&u->b, OP_mul, spread(u, scalar, s), x);
+}
+
+/* The gradient of a later use as a vector of its segment, zero elsewhere. */
+static Val padded_use(Update *u, const Param *p, Val grad) {
+    const Segment *segment = &u->mod->segment[p->segment];
+    int64_t elems = type_elems(u->mod->types, p->type);
+    int64_t low = p->offset_elems - segment->offset_elems, high = segment->elems - low - elems;
+    Val flat = build_reshape(&u->b, grad, 1, &elems);
+    Attr attr[] = {ATTR_INTS(low, 1, &low), ATTR_INTS(high, 1, &high), ATTR_FLOAT(value, 0)};
+    return graph_add(&u->b, OP_pad, 1, &flat, 3, attr, (Type){0})->out;
+}
+
+/* Mean gradient of a segment. Built anew for each reader: the norm and the update each scale what
+ * they read anyway, so that no scaled copy of the whole vector has to be written. */
+static Val mean_grad(Update *u, int s) {
+    Val g = u->grad[s];
+    int later = 0;
+    for (int i = 0; i < u->mod->nparam; i++) {
+        const Param *p = &u->mod->param[i];
+        for (int use = 1; use < p->uses; use++, later++)
+            if (p->segment == s)
+                g = build2(&u->b, OP_add, g, padded_use(u, p, u->use_grad[later]));
+    }
+    return build2(&u->b, OP_mul, g, spread(u, u->inverse, s));
+}
+
+/* Norm over all segments, clip coefficient, and whether the step counts. */
+static Val build_norm(Update *u) {
+    Builder *b = &u->b;
+    Val count = build2(b, OP_max, u->loss_count, number(u, 1));
+    u->inverse = build2(b, OP_div, number(u, 1), count);
+    Val sum = {0};
+    for (int s = 0; s < u->mod->nsegment; s++) {
+        Val g = mean_grad(u, s);
+        Val part = build_reduce(b, OP_reduce_sum, build2(b, OP_mul, g, g), 1, &(int64_t){0});
+        sum = sum.id == 0 ? part : build2(b, OP_add, sum, part);
+    }
+    Val norm = build1(b, OP_sqrt, sum.id == 0 ? number(u, 0) : sum);
+    Val ratio = build2(b, OP_div, u->host[SCALAR_clip], build2(b, OP_add, norm, number(u, 1e-6)));
+    u->clip = build2(b, OP_min, ratio, number(u, 1));
+    u->ok = build2(b, OP_and, build1(b, OP_is_finite, norm), build1(b, OP_is_finite, u->loss_sum));
+    return norm;
+}
+
+/* What one step makes of a segment's weights and states. */
+typedef struct Updated {
+    Val weight, state[STATE_MAX];
+} Updated;
+
+static Val add_decay(Update *u, Val g, int s) {
+    if (!u->mod->segment[s].decay) return g;
+    return build2(&u->b, OP_add, g, scaled(u, u->host[SCALAR_decay], u->weight[s], s));
+}
+
+static Updated build_sgd(Update *u, Val g, int s) {
+    Builder *b = &u->b;
+    const Optimizer *o = &u->mod->train.optimizer;
+    Updated new = {0};
+    g = add_decay(u, g, s);
+    if (o->momentum != 0) {
+        Val momentum = number(u, o->momentum);
+        new.state[0] = build2(b, OP_add, scaled(u, momentum, u->state[s][0], s), g);
+        g = o->nesterov ? build2(b, OP_add, g, scaled(u, momentum, new.state[0], s)) : new.state[0];
+    }
+    Val step = build1(b, OP_neg, u->host[SCALAR_lr]);
+    new.weight = build2(b, OP_add, u->weight[s], scaled(u, step, g, s));
+    return new;
+}
+
+/* torch.lerp: the form that is exact at the nearer end. */
+static Val build_lerp(Update *u, Val from, Val to, double weight, int s) {
+    Builder *b = &u->b;
+    Val difference = build2(b, OP_sub, to, from);
+    if (weight < 0.5)
+        return build2(b, OP_add, from, scaled(u, number(u, weight), difference, s));
+    return build2(b, OP_sub, to, scaled(u, number(u, 1 - weight), difference, s));
+}
+
+static Updated build_adam(Update *u, Val g, int s) {
+    Builder *b = &u->b;
+    const Optimizer *o = &u->mod->train.optimizer;
+    Updated new = {0};
+    Val w = u->weight[s];
+    Val lr = u->host[SCALAR_lr];
+    if (o->kind == OPTIM_adam) g = add_decay(u, g, s);
+    if (o->kind == OPTIM_adamw && u->mod->segment[s].decay) {
+        Val lost = build2(b, OP_mul, lr, u->host[SCALAR_decay]);
+        w = scaled(u, build2(b, OP_sub, number(u, 1), lost), w, s);
+    }
+    new.state[0] = build_lerp(u, u->state[s][0], g, 1 - o->beta1, s);
+    Val square = build2(b, OP_mul, scaled(u, number(u, 1 - o->beta2), g, s), g);
+    new.state[1] = build2(b, OP_add, scaled(u, number(u, o->beta2), u->state[s][1], s), square);
+    Val step = build1(b, OP_neg, build2(b, OP_div, lr, u->host[SCALAR_bias1]));
+    Val root_bias = build1(b, OP_sqrt, u->host[SCALAR_bias2]);
+    Val root = build2(b, OP_div, build1(b, OP_sqrt, new.state[1]), spread(u, root_bias, s));
+    Val below = build2(b, OP_add, root, spread(u, number(u, o->eps), s));
+    Val change = build2(b, OP_div, scaled(u, step, new.state[0], s), below);
+    new.weight = build2(b, OP_add, w, change);
+    return new;
+}
+
+static Val keep_unless_ok(Update *u, Val updated, Val old, int s) {
+    return build3(&u->b, OP_select, spread(u, u->ok, s), updated, old);
+}
+
+static void update_segment(Update *u, int s, Updated *result) {
+    Val g = build2(&u->b, OP_mul, mean_grad(u, s), spread(u, u->clip, s));
+    bool sgd = u->mod->train.optimizer.kind == OPTIM_sgd;
+    Updated new = sgd ? build_sgd(u, g, s) : build_adam(u, g, s);
+    result->weight = keep_unless_ok(u, new.weight, u->weight[s], s);
+    for (int k = 0; k < u->mod->nstate; k++)
+        result->state[k] = keep_unless_ok(u, new.state[k], u->state[s][k], s);
+}
+
+static Graph *build_update(Module *m, Arena *scratch) {
+    Update u = {.mod = m, .scalar = type_intern(m->types, DT_f32, 0, NULL)};
+    u.b = (Builder){.g = graph_new(m, "update"), .phase = PHASE_U};
+    add_inputs(&u, scratch);
+    Val norm = build_norm(&u);
+    Updated result[SEGMENT_MAX] = {{{0}, {{0}}}};
+    for (int s = 0; s < m->nsegment; s++) update_segment(&u, s, &result[s]);
+    Graph *g = u.b.g;
+    for (int s = 0; s < m->nsegment; s++)
+        graph_add_output(g, result[s].weight, (Port){.role = ROLE_flat_weight, .index = s});
+    for (int s = 0; s < m->nsegment; s++)
+        for (int k = 0; k < m->nstate; k++)
+            graph_add_output(g, result[s].state[k],
+                             (Port){.role = ROLE_flat_state, .index = s, .use = k});
+    graph_add_output(g, norm, (Port){.role = ROLE_grad_norm});
+    graph_add_output(g, build_cast(&u.b, u.ok, DT_f32), (Port){.role = ROLE_update_ok});
+    return g;
+}
+
+bool pass_optim(PassContext *ctx) {
+    Module *m = ctx->mod;
+    lay_out(m);
+    m->nstate = state_count(&m->train.optimizer);
+    if (module_graph(m, "train") == NULL) return true;
+    module_set_graph(m, "update", build_update(m, ctx->scratch));
+    return true;
+}
