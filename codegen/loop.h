@@ -79,6 +79,7 @@ typedef struct LoopAxisInfo {
     LoopAxisKind kind;
     int64_t extent;
     LoopIdx bound; /* iterations = min(extent, bound); none: extent */
+    int depth;     /* of its body */
 } LoopAxisInfo;
 
 typedef enum LoopTermKind { LOOP_TERM_axis, LOOP_TERM_div, LOOP_TERM_mod, LOOP_TERM_val } LoopTermKind;
@@ -110,7 +111,8 @@ typedef enum LoopStmtKind {
     LOOP_STMT_load,   /* result = buf[index], or `number` where arg[0] (when given) is false */
     LOOP_STMT_store,  /* buf[index] = arg[0], only where arg[1] (when given) is true */
     LOOP_STMT_random, /* result (f32 in [0, 1)) = element `index` of `stream` */
-    LOOP_STMT_gemm    /* gemm */
+    LOOP_STMT_gemm,   /* gemm */
+    LOOP_STMT_transpose /* transpose */
 } LoopStmtKind;
 
 typedef struct LoopStmt LoopStmt;
@@ -129,6 +131,14 @@ typedef struct LoopGemm {
     int64_t lda, ldb, ldc;
 } LoopGemm;
 
+/* to[to_at + c * to_stride + r] = from[from_at + r * from_stride + c] for r < rows, c < cols. */
+typedef struct LoopTranspose {
+    LoopBuf to, from; /* f32, not the same memory */
+    LoopIdx to_at, from_at;
+    int64_t to_stride, from_stride;
+    LoopIdx rows, cols;
+} LoopTranspose;
+
 struct LoopStmt {
     LoopStmtKind kind;
     LoopVal result;
@@ -142,6 +152,7 @@ struct LoopStmt {
     LoopAxis axis;
     int64_t stream;
     LoopGemm *gemm;
+    LoopTranspose *transpose;
     LoopBlock body;
 };
 
@@ -149,6 +160,7 @@ typedef struct LoopValInfo {
     Dtype dtype;
     int lanes;
     int depth; /* of the block that defines it */
+    int64_t low, high; /* used as an index: its range */
 } LoopValInfo;
 
 /* Tables are indexed by id; entry 0 is unused. */
@@ -167,6 +179,11 @@ typedef struct LoopKernel {
     int iter_depth;                  /* enclosing repeats ... */
     int64_t iter_count[REPEAT_DEPTH_MAX]; /* ... and their counts, outermost first */
 } LoopKernel;
+
+/* Broken invariants of the lowering: message and exit 3. */
+_Noreturn void loop_broken(const char *file, int line, const char *what);
+#define LOOP_ASSERT(condition)                                                                     \
+    ((condition) ? (void)0 : loop_broken(__FILE__, __LINE__, #condition))
 
 LoopKernel *loop_new(Arena *arena);
 
@@ -219,6 +236,7 @@ void loop_store(LoopKernel *k, LoopBuf b, LoopIdx at, LoopVal v);
 void loop_store_if(LoopKernel *k, LoopBuf b, LoopIdx at, LoopVal v, LoopVal condition);
 LoopVal loop_random(LoopKernel *k, int64_t stream, LoopIdx element);
 void loop_gemm(LoopKernel *k, LoopGemm gemm);
+void loop_transpose(LoopKernel *k, LoopTranspose transpose);
 const LoopValInfo *loop_val_info(const LoopKernel *k, LoopVal v);
 
 /* --- the C printer (print_c.c) --- */
