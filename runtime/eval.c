@@ -1,0 +1,56 @@
+/* eval.c - loss and metrics of given weights over the evaluation set. */
+#include <stdlib.h>
+
+#include "runtime/json.h"
+#include "runtime/session.h"
+#include "runtime/signals.h"
+
+static void print_result(const InfSession *s, const InfEvaluation *r)
+{
+    const PlanProgram *eval = &s->plan->program[1];
+    if (!inf_option_given(s->options, OPT_json)) {
+        for (int k = 0; k < r->count; k++)
+            printf("%s %.6f\n", eval->metric[k].name, r->mean[k]);
+        printf("samples %llu\n", (unsigned long long)r->samples);
+        return;
+    }
+    InfJson j;
+    inf_json_init(&j, stdout);
+    inf_json_open(&j, '{');
+    for (int k = 0; k < r->count; k++)
+        inf_json_put_double(&j, eval->metric[k].name, r->mean[k]);
+    inf_json_put_int(&j, "samples", (int64_t)r->samples);
+    inf_json_close(&j);
+    putchar('\n');
+}
+
+static InfCode load(InfError *e, InfSession *s)
+{
+    const char *given = inf_option_text(s->options, OPT_weights, NULL);
+    if (!given) {
+        fprintf(stderr, "%s: notice: no --weights, so these are the initial weights of seed %llu\n",
+                s->plan->model, (unsigned long long)s->seed);
+        return INF_OK;
+    }
+    char *path = inf_weights_path(given);
+    InfCode code = path ? inf_params_load(e, &s->params, &s->engine, path)
+                        : inf_fail(e, INF_IO, "out of memory");
+    free(path);
+    return code;
+}
+
+InfCode inf_eval(InfError *e, const Plan *plan, const InfOptions *o)
+{
+    InfSession s;
+    InfEvaluation result;
+    TRY(inf_session_open_eval(e, plan, o, &s));
+    inf_signals_install();
+    InfCode code = load(e, &s);
+    if (code == INF_OK && !inf_evaluate(&s.engine, &s.data, &result))
+        code = inf_fail(e, INF_STOPPED, "stopped by %s during the evaluation",
+                        inf_signal_name(inf_signals_pending()));
+    if (code == INF_OK)
+        print_result(&s, &result);
+    inf_session_close(&s);
+    return code;
+}

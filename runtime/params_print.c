@@ -1,0 +1,162 @@
+/* params_print.c - the list of parameters, for people and as JSON. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/json.h"
+#include "runtime/params.h"
+#include "runtime/safetensors.h"
+
+/* One line of the list: a parameter, or another name of one. */
+typedef struct Line {
+    const char *name;
+    const InfParam *param;
+    bool alias;
+} Line;
+
+/* Whether `name` lies below the path `prefix` and, when asked, directly below. */
+static bool selected(const char *name, const InfParamsFormat *f)
+{
+    const char *rest = name;
+    size_t length = f->prefix ? strlen(f->prefix) : 0;
+    if (length > 0 && f->prefix[length - 1] == '.')
+        length--;
+    if (length > 0) {
+        if (strncmp(name, f->prefix, length) != 0 || (name[length] != '.' && name[length] != '\0'))
+            return false;
+        rest = name + length + (name[length] == '.');
+    }
+    return !f->no_recurse || !strchr(rest, '.');
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const Line *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+/* The tensor that an alias names: the one of its block (tied blocks are not stacked). */
+static const InfParam *alias_target(const InfParams *all, const Plan *plan, const PlanAlias *alias)
+{
+    for (int i = 0; i < all->count; i++)
+        if (all->param[i].block == &plan->param[alias->param])
+            return &all->param[i];
+    return NULL;
+}
+
+static Line *make_lines(const InfParams *all, const Plan *plan, const InfParamsFormat *f,
+                        int *count)
+{
+    Line *lines = calloc((size_t)all->count + plan->nalias + 1, sizeof *lines);
+    *count = 0;
+    for (int i = 0; lines && i < all->count; i++)
+        if (selected(all->param[i].name, f))
+            lines[(*count)++] = (Line){all->param[i].name, &all->param[i], false};
+    for (uint32_t i = 0; lines && f->aliases && i < plan->nalias; i++) {
+        const InfParam *p = alias_target(all, plan, &plan->alias[i]);
+        if (p && selected(plan->alias[i].name, f))
+            lines[(*count)++] = (Line){plan->alias[i].name, p, true};
+    }
+    if (lines)
+        qsort(lines, (size_t)*count, sizeof *lines, by_name);
+    return lines;
+}
+
+static const char *shape_of(const PlanParam *b, char *text, size_t bytes)
+{
+    uint64_t shape[PLAN_NDIM_MAX];
+    for (int i = 0; i < b->ndim; i++)
+        shape[i] = (uint64_t)b->dim[i];
+    return inf_shape_text(shape, b->ndim, text, bytes);
+}
+
+static const char *init_of(const PlanParam *b, char *text, size_t bytes)
+{
+    static const char *const names[] = {
+        [PLAN_INIT_zeros] = "zeros",
+        [PLAN_INIT_ones] = "ones",
+        [PLAN_INIT_normal] = "normal",
+        [PLAN_INIT_uniform] = "uniform",
+    };
+    if (b->init == PLAN_INIT_normal || b->init == PLAN_INIT_uniform)
+        snprintf(text, bytes, "%s(%.6g)", names[b->init], b->init_a);
+    else
+        snprintf(text, bytes, "%s", names[b->init]);
+    return text;
+}
+
+static void print_text(const Plan *plan, const Line *lines, int count, FILE *out)
+{
+    int name_width = 4, shape_width = 5;
+    char shape[256], init[64];
+    for (int i = 0; i < count; i++) {
+        int name = (int)strlen(lines[i].name);
+        int text = (int)strlen(shape_of(lines[i].param->block, shape, sizeof shape));
+        name_width = name > name_width ? name : name_width;
+        shape_width = text > shape_width ? text : shape_width;
+    }
+    int64_t total = 0;
+    int tensors = 0;
+    for (int i = 0; i < count; i++) {
+        const PlanParam *b = lines[i].param->block;
+        fprintf(out, "%-*s  %-*s", name_width, lines[i].name, shape_width,
+                shape_of(b, shape, sizeof shape));
+        if (lines[i].alias) {
+            fprintf(out, "  alias of %s\n", lines[i].param->name);
+            continue;
+        }
+        fprintf(out, "  %12lld  %-18s %s:%s%s\n", (long long)lines[i].param->count,
+                init_of(b, init, sizeof init), plan->file, b->place ? b->place : "?",
+                b->trainable ? "" : "  frozen");
+        total += lines[i].param->count;
+        tensors++;
+    }
+    fprintf(out, "%lld parameters in %d tensors\n", (long long)total, tensors);
+}
+
+static void print_json(const Line *lines, int count, FILE *out)
+{
+    InfJson j;
+    char init[64];
+    inf_json_init(&j, out);
+    inf_json_open(&j, '[');
+    for (int i = 0; i < count; i++) {
+        const PlanParam *b = lines[i].param->block;
+        inf_json_open(&j, '{');
+        inf_json_put_text(&j, "name", lines[i].name);
+        inf_json_key(&j, "shape");
+        inf_json_open(&j, '[');
+        for (int axis = 0; axis < b->ndim; axis++)
+            inf_json_int(&j, b->dim[axis]);
+        inf_json_close(&j);
+        if (lines[i].alias) {
+            inf_json_put_text(&j, "alias_of", lines[i].param->name);
+        } else {
+            inf_json_put_int(&j, "count", lines[i].param->count);
+            inf_json_put_text(&j, "init", init_of(b, init, sizeof init));
+            inf_json_put_text(&j, "place", b->place);
+            inf_json_put_bool(&j, "trainable", b->trainable);
+        }
+        inf_json_close(&j);
+    }
+    inf_json_close(&j);
+    fputc('\n', out);
+}
+
+InfCode inf_params_print(InfError *e, const Plan *plan, InfParamsFormat format, FILE *out)
+{
+    InfParams all;
+    InfCode code = inf_params_open(e, plan, &all);
+    int count = 0;
+    Line *lines = code == INF_OK ? make_lines(&all, plan, &format, &count) : NULL;
+    if (code == INF_OK && !lines)
+        code = inf_fail(e, INF_IO, "out of memory");
+    if (code == INF_OK && count == 0 && format.prefix)
+        code = inf_fail(e, INF_USAGE, "no parameter lies below '%s'", format.prefix);
+    if (code == INF_OK && format.json)
+        print_json(lines, count, out);
+    else if (code == INF_OK)
+        print_text(plan, lines, count, out);
+    free(lines);
+    inf_params_close(&all);
+    return code;
+}

@@ -1,0 +1,53 @@
+/* session.h - what a subcommand works with: memory, parameters, data, opened in one order so that
+ * the cheap checks come first and the memory figures mean the same everywhere.
+ */
+#ifndef INF_RUNTIME_SESSION_H
+#define INF_RUNTIME_SESSION_H
+
+#include "runtime/engine.h"
+#include "runtime/loader.h"
+#include "runtime/options.h"
+#include "runtime/params.h"
+#include "runtime/step.h"
+
+typedef struct InfSession {
+    const Plan *plan;
+    const InfOptions *options;
+    uint64_t seed;
+    InfLoader data;          /* of the running section */
+    InfLoader test;          /* train: the evaluation set, when has_test */
+    bool has_test;
+    InfEngine engine;
+    InfParams params;
+    uint64_t resident_before; /* VmRSS just before memory is taken */
+    uint64_t planned_bytes;   /* arena and resident data */
+} InfSession;
+
+/* Training data, and evaluation data when there is any; an absent evaluation set is a notice on
+ * stderr. Then memory and initial weights. */
+InfCode inf_session_open_train(InfError *e, const Plan *plan, const InfOptions *o, InfSession *out);
+
+/* Evaluation data and memory. */
+InfCode inf_session_open_eval(InfError *e, const Plan *plan, const InfOptions *o, InfSession *out);
+
+/* Random data in place of files. */
+InfCode inf_session_open_synthetic(InfError *e, const Plan *plan, const InfOptions *o,
+                                   InfSession *out);
+
+void inf_session_close(InfSession *s);
+
+/* VmHWM now minus VmRSS before memory was taken. */
+uint64_t inf_session_measured(const InfSession *s);
+
+/* Where `path` keeps its weights: itself, or the newest checkpoint of an --out folder. Fresh
+ * memory, NULL without memory. */
+char *inf_weights_path(const char *path);
+
+/* The subcommands; results go to stdout. */
+InfCode inf_train(InfError *e, const Plan *plan, const InfOptions *o);
+InfCode inf_eval(InfError *e, const Plan *plan, const InfOptions *o);
+InfCode inf_bench(InfError *e, const Plan *plan, const InfOptions *o);
+InfCode inf_verify(InfError *e, const Plan *plan, const InfOptions *o);
+InfCode inf_info(InfError *e, const Plan *plan, const InfOptions *o);
+
+#endif
