@@ -1,0 +1,56 @@
+/* rows.c - composites over the last axis; see rows.h. */
+#include "passes/rows.h"
+
+#include <limits.h>
+
+Val rows_reduce(Builder *b, Op op, Val x) {
+    int64_t last = val_info(b->g, x)->ndim - 1;
+    return build_reduce(b, op, x, 1, &last);
+}
+
+Val rows_spread(Builder *b, Val r, Val like) {
+    TypeInfo to = *val_info(b->g, like);
+    to.dtype = val_info(b->g, r)->dtype;
+    int64_t axes[NDIM_MAX];
+    for (int i = 0; i < NDIM_MAX; i++) axes[i] = i;
+    return build_broadcast(b, r, type_intern(b->g->mod->types, to.dtype, to.ndim, to.dim), axes);
+}
+
+Val rows_mean(Builder *b, Val x) {
+    const TypeInfo *info = val_info(b->g, x);
+    double extent = (double)info->dim[info->ndim - 1];
+    Val sum = rows_reduce(b, OP_reduce_sum, x);
+    return build2(b, OP_div, sum, build_scalar_like(b, extent, sum));
+}
+
+Val rows_total(Builder *b, Val x) {
+    int64_t axes[NDIM_MAX];
+    int n = val_info(b->g, x)->ndim - 1;
+    for (int i = 0; i < n; i++) axes[i] = i;
+    return build_reduce(b, OP_reduce_sum, x, n, axes);
+}
+
+RowsExp rows_exp(Builder *b, Val x) {
+    RowsExp r;
+    Val max = rows_reduce(b, OP_reduce_max, x);
+    r.shifted = build2(b, OP_sub, x, rows_spread(b, max, x));
+    r.e = build1(b, OP_exp, r.shifted);
+    r.sum = rows_reduce(b, OP_reduce_sum, r.e);
+    return r;
+}
+
+Val rows_onehot(Builder *b, Val target, Val logits) {
+    const TypeInfo *info = val_info(b->g, logits);
+    Type type = type_intern(b->g->mod->types, DT_i32, info->ndim, info->dim);
+    Attr axis = ATTR_INT(axis, info->ndim - 1);
+    Val class = graph_add(b, OP_iota, 0, NULL, 1, &axis, type)->out;
+    return build2(b, OP_eq, class, rows_spread(b, target, class));
+}
+
+Val rows_counted(Builder *b, Val target, int64_t ignore) {
+    Val padding = build_scalar_like(b, INT32_MIN, target);
+    Val counted = build2(b, OP_ne, target, padding);
+    if (ignore == INT32_MIN) return counted;
+    Val ignored = build_scalar_like(b, (double)ignore, target);
+    return build2(b, OP_and, build2(b, OP_ne, target, ignored), counted);
+}
