@@ -1,0 +1,316 @@
+/* fuse.c - primitives into kernels.
+ *
+ * Reads   every graph, repeats' bodies included; PassOptions.no_fuse.
+ * Writes  graphs of kernel nodes, repeats, and reshapes that are views.
+ * Keeps   every operation and the order of its arithmetic: a fused kernel computes each value with
+ *         the same operations on the same operands as a kernel of its own would, so --no-fuse gives
+ *         the same bits.
+ * Why     what stays in registers costs no memory traffic.
+ *
+ * Greedy, in program order: each node joins the kernels of its operands, latest first, as long as
+ * the union is one of the forms that code generation knows (fuse_form.c), runs in one phase, has no
+ * more than FUSE_NODES_MAX nodes and FUSE_INPUTS_MAX operands, and does not have to wait for a
+ * kernel that waits for it. Column reductions over the same axes of the same operand also join each
+ * other, and so do reductions of small tensors to scalars. Nothing expensive is computed twice.
+ */
+#include "passes/fuse.h"
+
+#include "ir/panic.h"
+
+#include <string.h>
+
+/* ---- classes ---------------------------------------------------------------------------- */
+
+static FuseClass class_of(const Node *n) {
+    switch (op_kind(n->op)) {
+    case KIND_elementwise:
+    case KIND_random: return FUSE_member;
+    case KIND_reduce: return n->op == OP_argmax ? FUSE_anchor : FUSE_reduce;
+    case KIND_source: return FUSE_inline;
+    case KIND_movement:
+        return n->op == OP_concat || n->op == OP_copy ? FUSE_member : FUSE_inline;
+    case KIND_region: return FUSE_repeat;
+    case KIND_composite: panic_graph(NULL, n->span, "fuse: %s is not a primitive", op_name(n->op));
+    default: return FUSE_anchor;
+    }
+}
+
+/* The in-body reshape of what other movement made can only split or merge axes. */
+static bool is_hard_reshape(const Fuse *f, const Node *n) {
+    const Node *below = val_node(f->g, n->in[0]);
+    if (n->op != OP_reshape || below == NULL || below->op == OP_const) return false;
+    if (below->op == OP_reshape || f->class[fuse_node_index(f, n->in[0])] != FUSE_inline)
+        return false;
+    FuseShape from = fuse_shape(f, n->in[0]), to = fuse_shape(f, n->out);
+    return !fuse_reshape_is_simple(&from, &to);
+}
+
+/* Inline nodes whose value must be in memory become members; a reshape passes this on. Long chains
+ * are cut. */
+static void classify(Fuse *f) {
+    const Graph *g = f->g;
+    bool *stored = ARENA_ARRAY(f->scratch, bool, g->nval);
+    int *length = ARENA_ARRAY(f->scratch, int, g->nval); /* of the chain above a value */
+    for (int i = 0; i < g->nnode; i++) f->class[i] = class_of(g->node[i]);
+    for (int k = 0; k < g->nout; k++) stored[g->out[k].id] = true;
+    for (int i = g->nnode - 1; i >= 0; i--) {
+        const Node *n = g->node[i];
+        bool view = n->op == OP_reshape;
+        if (f->class[i] == FUSE_inline && !view &&
+            (stored[n->out.id] || length[n->out.id] >= FUSE_CHAIN_MAX - 1))
+            f->class[i] = FUSE_member;
+        for (int k = 0; k < n->nin; k++) {
+            uint32_t in = n->in[k].id;
+            if (f->class[i] == FUSE_anchor || f->class[i] == FUSE_repeat ||
+                (view && stored[n->out.id]) || is_hard_reshape(f, n))
+                stored[in] = true;
+            int above = f->class[i] == FUSE_inline ? length[n->out.id] + 1 : 0;
+            if (above > length[in]) length[in] = above;
+        }
+    }
+}
+
+/* Which grouped nodes read each grouped value, and which values must be results. */
+static void find_users(Fuse *f) {
+    const Graph *g = f->g;
+    for (int i = 0; i < g->nnode; i++) {
+        if (f->class[i] == FUSE_inline) continue;
+        for (int k = 0; k < g->node[i]->nin; k++) {
+            FuseChain c = fuse_chain(f, g->node[i]->in[k]);
+            if (c.root.id != 0) vec_push(f->scratch, &f->users[c.root.id], i);
+        }
+    }
+    for (int k = 0; k < g->nout; k++) f->kept[fuse_chain(f, g->out[k]).root.id] = true;
+}
+
+/* ---- groups ----------------------------------------------------------------------------- */
+
+static void make_groups(Fuse *f) {
+    const Graph *g = f->g;
+    f->groups = ARENA_ARRAY(f->scratch, FuseGroup, g->nnode);
+    for (int i = 0; i < g->nnode; i++) {
+        f->group[i] = f->class[i] == FUSE_inline ? -1 : i;
+        f->groups[i] = (FuseGroup){.n = 1, .phase = f->phase[i], .dead = f->group[i] < 0};
+        f->groups[i].node = ARENA_ARRAY(f->scratch, int, 1);
+        f->groups[i].node[0] = i;
+    }
+}
+
+/* Whether `to` waits for `from` through a third group. Groups beyond node `last` are single nodes
+ * that nothing here waits for. */
+static bool reaches(Fuse *f, int from, int to, int last) {
+    VEC(int) open = {0};
+    f->stamp_now++;
+    vec_push(f->scratch, &open, from);
+    while (open.n > 0) {
+        int at = open.data[--open.n];
+        const FuseGroup *group = &f->groups[at];
+        for (int i = 0; i < group->n; i++) {
+            const Node *n = f->g->node[group->node[i]];
+            for (int r = 0; r < n->nout; r++) {
+                const IntVec *users = &f->users[node_out(n, r).id];
+                for (uint32_t k = 0; k < users->n; k++) {
+                    int next = f->group[users->data[k]];
+                    if (next == to && at != from) return true;
+                    if (next == to || next == from || f->stamp[next] == f->stamp_now ||
+                        f->groups[next].node[0] > last)
+                        continue;
+                    f->stamp[next] = f->stamp_now;
+                    vec_push(f->scratch, &open, next);
+                }
+            }
+        }
+    }
+    return false;
+}
+
+static bool group_has(const Fuse *f, const FuseGroup *group, FuseClass class) {
+    for (int i = 0; i < group->n; i++)
+        if (f->class[group->node[i]] == class) return true;
+    return false;
+}
+
+static int *merged_nodes(Fuse *f, const FuseGroup *a, const FuseGroup *b) {
+    int *node = ARENA_ARRAY(f->scratch, int, a->n + b->n);
+    int i = 0, k = 0;
+    while (i < a->n || k < b->n)
+        if (k == b->n || (i < a->n && a->node[i] < b->node[k])) {
+            node[i + k] = a->node[i];
+            i++;
+        } else {
+            node[i + k] = b->node[k];
+            k++;
+        }
+    return node;
+}
+
+/* Operands from outside and results of a set of nodes stay within the limits. */
+static bool fits(const Fuse *f, const int *node, int n) {
+    uint32_t roots[FUSE_INPUTS_MAX];
+    int nroot = 0, nresult = 0;
+    for (int i = 0; i < n; i++) {
+        const Node *at = f->g->node[node[i]];
+        for (int k = 0; k < at->nin; k++) {
+            uint32_t root = fuse_chain(f, at->in[k]).root.id;
+            bool known = root == 0;
+            for (int r = 0; r < nroot && !known; r++) known = roots[r] == root;
+            int made_by = root == 0 ? -1 : fuse_node_index(f, (Val){root});
+            for (int r = 0; r < n && !known && made_by >= 0; r++) known = node[r] == made_by;
+            if (known) continue;
+            if (nroot == FUSE_INPUTS_MAX) return false;
+            roots[nroot++] = root;
+        }
+        for (int r = 0; r < at->nout; r++) {
+            Val v = node_out(at, r);
+            bool outside = f->kept[v.id];
+            for (uint32_t k = 0; k < f->users[v.id].n && !outside; k++) {
+                int user = f->users[v.id].data[k];
+                outside = true;
+                for (int q = 0; q < n && outside; q++) outside = node[q] != user;
+            }
+            nresult += outside;
+        }
+    }
+    return nresult <= FUSE_RESULTS_MAX;
+}
+
+/* Merges group b into a if they can be one kernel; `now` is the node being placed. */
+static bool try_merge(Fuse *f, int a, int b, int now) {
+    FuseGroup *into = &f->groups[a], *from = &f->groups[b];
+    if (a == b || into->phase != from->phase || into->n + from->n > FUSE_NODES_MAX) return false;
+    if (group_has(f, into, FUSE_repeat) || group_has(f, from, FUSE_repeat)) return false;
+    int *node = merged_nodes(f, into, from);
+    int n = into->n + from->n;
+    FuseForm form;
+    if (!fuse_form(f, node, n, &form) || !fits(f, node, n)) return false;
+    if (reaches(f, a, b, now) || reaches(f, b, a, now)) return false;
+    for (int i = 0; i < from->n; i++) f->group[from->node[i]] = a;
+    from->dead = true;
+    into->node = node;
+    into->n = n;
+    return true;
+}
+
+static int last_node(const FuseGroup *group) { return group->node[group->n - 1]; }
+
+/* The operands' groups, latest first, each once. */
+static int find_producers(const Fuse *f, int index, int *found, int max) {
+    const Node *n = f->g->node[index];
+    int count = 0;
+    for (int k = 0; k < n->nin; k++) {
+        FuseChain c = fuse_chain(f, n->in[k]);
+        int made_by = c.root.id != 0 ? fuse_node_index(f, c.root) : -1;
+        if (made_by < 0 || f->group[made_by] < 0) continue;
+        int group = f->group[made_by], at = count;
+        bool known = group == f->group[index];
+        for (int i = 0; i < count && !known; i++) known = found[i] == group;
+        if (known || count == max) continue;
+        while (at > 0 && last_node(&f->groups[found[at - 1]]) < last_node(&f->groups[group])) {
+            found[at] = found[at - 1];
+            at--;
+        }
+        found[at] = group;
+        count++;
+    }
+    return count;
+}
+
+static bool read_by_both_only(const Fuse *f, const Node *n, int a, int b) {
+    for (int r = 0; r < n->nout; r++) {
+        Val v = node_out(n, r);
+        if (f->kept[v.id]) return false;
+        for (uint32_t k = 0; k < f->users[v.id].n; k++) {
+            int user = f->group[f->users[v.id].data[k]];
+            if (user != a && user != b) return false;
+        }
+    }
+    return true;
+}
+
+/* An anchor is busy enough: besides the node being placed it takes in only what nobody else
+ * needs. */
+static bool wants(const Fuse *f, int a, int b, int index) {
+    bool anchor = group_has(f, &f->groups[a], FUSE_anchor);
+    if (anchor == group_has(f, &f->groups[b], FUSE_anchor)) return true;
+    const FuseGroup *other = &f->groups[anchor ? b : a];
+    for (int i = 0; i < other->n; i++)
+        if (other->node[i] != index &&
+            !read_by_both_only(f, f->g->node[other->node[i]], a, b))
+            return false;
+    return true;
+}
+
+static void join_producers(Fuse *f, int index) {
+    int producer[FUSE_INPUTS_MAX];
+    int n = find_producers(f, index, producer, FUSE_INPUTS_MAX);
+    for (int i = 0; i < n; i++)
+        if (!f->groups[producer[i]].dead && wants(f, f->group[index], producer[i], index))
+            try_merge(f, producer[i], f->group[index], index);
+}
+
+enum { SMALL_ELEMS = 65536 };
+
+static bool share_operand(const Fuse *f, int a, int b) {
+    const FuseGroup *ga = &f->groups[a];
+    for (int i = 0; i < ga->n; i++)
+        for (int k = 0; k < f->g->node[ga->node[i]]->nin; k++) {
+            Val root = fuse_chain(f, f->g->node[ga->node[i]]->in[k]).root;
+            if (root.id == 0) continue;
+            const IntVec *users = &f->users[root.id];
+            for (uint32_t u = 0; u < users->n; u++)
+                if (f->group[users->data[u]] == b) return true;
+        }
+    return false;
+}
+
+/* Column reductions next to each other: one pass over what they share. */
+static void join_siblings(Fuse *f, int index) {
+    FuseForm form, other;
+    int mine = f->group[index];
+    if (!fuse_form(f, f->groups[mine].node, f->groups[mine].n, &form)) return;
+    if (form.kind != FORM_columns) return;
+    bool small = form.kept.ndim == 0 && fuse_shape_elems(&form.domain) <= SMALL_ELEMS;
+    for (int i = 0; i < index; i++) {
+        if (f->class[i] != FUSE_reduce) continue;
+        int b = f->group[i];
+        mine = f->group[index];
+        if (b == mine || f->groups[b].phase != f->groups[mine].phase) continue;
+        if (!fuse_form(f, f->groups[b].node, f->groups[b].n, &other)) continue;
+        if (other.kind != FORM_columns || !fuse_shape_equal(&other.domain, &form.domain)) continue;
+        if (small || share_operand(f, mine, b)) try_merge(f, b, mine, index);
+    }
+}
+
+/* ---- the pass --------------------------------------------------------------------------- */
+
+static Graph *fuse_graph(const Graph *g, PassContext *ctx, bool top) {
+    Arena *a = ctx->scratch;
+    Fuse f = {.g = g, .scratch = a};
+    Graph **bodies = ARENA_ARRAY(a, Graph *, g->nnode);
+    for (int i = 0; i < g->nnode; i++)
+        if (g->node[i]->op == OP_repeat) bodies[i] = fuse_graph(g->node[i]->body, ctx, false);
+    f.class = ARENA_ARRAY(a, FuseClass, g->nnode);
+    f.phase = ARENA_ARRAY(a, Phase, g->nnode);
+    f.group = ARENA_ARRAY(a, int, g->nnode);
+    f.kept = ARENA_ARRAY(a, bool, g->nval);
+    f.users = ARENA_ARRAY(a, IntVec, g->nval);
+    f.stamp = ARENA_ARRAY(a, int, g->nnode);
+    for (int i = 0; i < g->nnode; i++) f.phase[i] = g->node[i]->phase;
+    classify(&f);
+    find_users(&f);
+    bool fusing = !ctx->options->no_fuse;
+    if (fusing && top) fuse_early(&f);
+    make_groups(&f);
+    for (int i = 0; i < g->nnode && fusing; i++) {
+        if (f.class[i] == FUSE_inline || f.class[i] == FUSE_repeat) continue;
+        join_producers(&f, i);
+        if (f.class[i] == FUSE_reduce) join_siblings(&f, i);
+    }
+    return fuse_emit(&f, g->nnode, bodies);
+}
+
+bool pass_fuse(PassContext *ctx) {
+    for (int i = 0; i < ctx->mod->ngraph; i++)
+        ctx->mod->graph[i] = fuse_graph(ctx->mod->graph[i], ctx, true);
+    return true;
+}

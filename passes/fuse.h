@@ -1,0 +1,116 @@
+/* fuse.h - what the parts of the fuse pass share.
+ *
+ *   fuse.c        classes of nodes, grouping, the pass
+ *   fuse_chain.c  operands seen through inline nodes; shapes
+ *   fuse_form.c   which sets of nodes are one kernel, and in which form
+ *   fuse_early.c  backward nodes that can run with the forward
+ *   fuse_emit.c   groups into kernel nodes
+ *
+ * Every node of a graph has a class. INLINE nodes (const, iota, movement) cost nothing where they
+ * are read, so they have no kernel: each reader repeats them in its body. All other nodes belong to
+ * exactly one group; a group becomes one kernel. An operand is therefore a chain of inline nodes
+ * that ends at its root: a result of a grouped node, a graph input, or a source without operand.
+ */
+#ifndef INFINIC_PASSES_FUSE_H
+#define INFINIC_PASSES_FUSE_H
+
+#include "passes/pass.h"
+
+enum { FUSE_NODES_MAX = 64, FUSE_INPUTS_MAX = 24, FUSE_RESULTS_MAX = 12, FUSE_CHAIN_MAX = 16 };
+
+typedef enum FuseClass {
+    FUSE_inline,
+    FUSE_member, /* elementwise, random; movement that must be in memory */
+    FUSE_reduce,
+    FUSE_anchor, /* at most one a kernel: matmul, conv, pool, gather, argmax */
+    FUSE_repeat  /* not a kernel at all */
+} FuseClass;
+
+typedef struct FuseShape {
+    int ndim;
+    int64_t dim[NDIM_MAX];
+} FuseShape;
+
+typedef struct FuseGroup {
+    int *node; /* indices of the graph's nodes, ascending */
+    int n;
+    Phase phase;
+    bool dead; /* merged into another */
+} FuseGroup;
+
+typedef VEC(int) IntVec;
+
+typedef struct Fuse {
+    const Graph *g;
+    Arena *scratch;
+    FuseClass *class; /* by node */
+    Phase *phase;     /* by node: when it runs (fuse_early.c may make it earlier) */
+    int *group;       /* by node; -1 for inline nodes */
+    FuseGroup *groups;
+    bool *kept;       /* by value: a graph output, perhaps through reshapes */
+    IntVec *users;    /* by value: grouped nodes that read it, through inline nodes */
+    int *stamp;       /* by group, for searches */
+    int stamp_now;
+} Fuse;
+
+/* ---- chains: fuse_chain.c ---- */
+
+typedef struct FuseChain {
+    Val root;                         /* none: the last inline node is a source */
+    int n;
+    const Node *inlined[FUSE_CHAIN_MAX]; /* from the operand down to the root */
+} FuseChain;
+
+/* The chain of value v. Longer chains than FUSE_CHAIN_MAX do not exist: fuse.c stores a value in
+ * the middle of them. */
+FuseChain fuse_chain(const Fuse *f, Val v);
+
+/* The chain changes no element's place in row-major order. */
+bool fuse_chain_is_view(const FuseChain *c);
+
+/* The chain is one value everywhere; true for constants under movement other than pad. */
+bool fuse_chain_is_const(const FuseChain *c, double *value);
+
+int fuse_node_index(const Fuse *f, Val v); /* -1 for a graph input */
+FuseShape fuse_shape(const Fuse *f, Val v);
+bool fuse_shape_equal(const FuseShape *a, const FuseShape *b);
+int64_t fuse_shape_elems(const FuseShape *s);
+
+/* Whether a row-major reshape only merges or splits neighbouring axes. */
+bool fuse_reshape_is_simple(const FuseShape *from, const FuseShape *to);
+
+/* ---- forms: fuse_form.c ---- */
+
+typedef enum FuseFormKind {
+    FORM_map,
+    FORM_rows,    /* reductions over trailing axes; results of the domain's or the kept shape */
+    FORM_columns, /* reductions over other axes, or over all; results of the kept shape only */
+    FORM_anchor
+} FuseFormKind;
+
+typedef struct FuseForm {
+    FuseFormKind kind;
+    const char *name;    /* the kernel's attribute */
+    int main;            /* the anchor, the first reduction, or the last node */
+    FuseShape domain;
+    FuseShape kept;      /* rows, columns: the domain without the reduced axes */
+    int naxes;
+    int64_t axes[NDIM_MAX];
+} FuseForm;
+
+/* Whether these nodes (ascending) can be one kernel; fills *form. */
+bool fuse_form(const Fuse *f, const int *node, int n, FuseForm *form);
+
+/* The shape in which node i of a kernel of this form computes: its own up to reshape. False when
+ * it fits neither the domain nor the kept shape. */
+bool fuse_form_shape(const Fuse *f, const FuseForm *form, int i, FuseShape *shape);
+
+/* ---- the rest ---- */
+
+/* Lets backward nodes run in the forward phase where that keeps less in memory. */
+void fuse_early(Fuse *f);
+
+/* The graph of kernels. `bodies` holds the rewritten body of each repeat, by node. */
+Graph *fuse_emit(const Fuse *f, int ngroup, Graph *const *bodies);
+
+#endif
