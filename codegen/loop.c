@@ -59,9 +59,15 @@ static void block_open(LoopKernel *k, LoopStmt *s)
 
 LoopAxis loop_open(LoopKernel *k, LoopAxisKind kind, int64_t extent, LoopIdx bound)
 {
+    return loop_open_range(k, kind, extent, LOOP_NO_BOUND, bound);
+}
+
+LoopAxis loop_open_range(LoopKernel *k, LoopAxisKind kind, int64_t extent, LoopIdx begin, LoopIdx bound)
+{
     LoopStmt *s = stmt_new(k, LOOP_STMT_loop);
     s->axis = (LoopAxis){k->axis.n};
-    LoopAxisInfo info = {.kind = kind, .extent = extent, .bound = bound, .depth = k->depth + 1};
+    LoopAxisInfo info = {.kind = kind, .extent = extent, .begin = begin, .bound = bound,
+                         .depth = k->depth + 1};
     vec_push(k->arena, &k->axis, info);
     block_open(k, s);
     return s->axis;
@@ -83,6 +89,43 @@ void loop_close(LoopKernel *k)
     k->depth--;
     k->at = k->depth;
     block_add(k, &k->block[k->depth], s);
+}
+
+LoopIdx loop_let(LoopKernel *k, LoopIdx value, int64_t extent)
+{
+    const LoopIdxInfo *info = loop_idx_info(k, value);
+    bool plain = info->nterm == 1 && info->constant == 0 && info->term[0].kind == LOOP_TERM_axis &&
+                 info->term[0].scale == 1;
+    if (info->nterm == 0 || plain)
+        return value;
+    LoopStmt *s = stmt_add(k, LOOP_STMT_let);
+    s->axis = (LoopAxis){k->axis.n};
+    LoopAxisInfo axis = {.kind = LOOP_let, .extent = extent, .begin = value, .depth = k->at};
+    vec_push(k->arena, &k->axis, axis);
+    return loop_idx_axis(k, s->axis);
+}
+
+static int64_t count_quotients(const LoopKernel *k, LoopIdx index)
+{
+    int64_t n = 0;
+    const LoopIdxInfo *info = index.id ? loop_idx_info(k, index) : NULL;
+    for (int i = 0; info && i < info->nterm; i++)
+        if (info->term[i].kind == LOOP_TERM_div || info->term[i].kind == LOOP_TERM_mod)
+            n += 1 + count_quotients(k, (LoopIdx){info->term[i].id});
+    return n;
+}
+
+static int64_t count_block(const LoopKernel *k, const LoopBlock *block)
+{
+    int64_t n = 0;
+    for (uint32_t i = 0; i < block->n; i++)
+        n += count_quotients(k, block->data[i]->index) + count_block(k, &block->data[i]->body);
+    return n;
+}
+
+int64_t loop_count_quotients(const LoopKernel *k)
+{
+    return count_block(k, &k->block[0]);
 }
 
 int loop_seek(LoopKernel *k, int depth)

@@ -5,7 +5,7 @@
  * what changes lives in buffers. Nothing here belongs to one target: a printer turns the same tree
  * into C (print_c.c) or CUDA C.
  *
- *   axis      a loop variable from 0, with a constant extent and an optional smaller bound
+ *   axis      a loop variable in [0, extent), the extent being a constant; it may run over a part only
  *   index     integer expression over axes: sum of constant * term, a term being an axis, a quotient
  *             or remainder of an index by a constant, or an i32 value. Ranges are tracked, so that
  *             (16 * i + j) / 16 is i when 0 <= j < 16. All arithmetic is 64-bit
@@ -54,7 +54,8 @@ typedef enum LoopAxisKind {
     LOOP_vector, /* independent, neighbours in memory: `omp simd` in C, wide accesses in CUDA */
     LOOP_serial, /* in order */
     LOOP_reduce, /* in order, and accumulators are carried from one iteration to the next */
-    LOOP_unroll  /* written out: in its body the axis is a constant */
+    LOOP_unroll, /* written out: in its body the axis is a constant */
+    LOOP_let     /* no loop: a name for an index */
 } LoopAxisKind;
 
 typedef enum LoopSpace {
@@ -78,8 +79,9 @@ typedef struct LoopBufInfo {
 typedef struct LoopAxisInfo {
     LoopAxisKind kind;
     int64_t extent;
-    LoopIdx bound; /* iterations = min(extent, bound); none: extent */
-    int depth;     /* of its body */
+    LoopIdx begin; /* first value; none: 0. let: the value */
+    LoopIdx bound; /* runs up to, not including, min(extent, bound); none: extent */
+    int depth;     /* of its body; let: of the block it stands in */
 } LoopAxisInfo;
 
 typedef enum LoopTermKind { LOOP_TERM_axis, LOOP_TERM_div, LOOP_TERM_mod, LOOP_TERM_val } LoopTermKind;
@@ -101,6 +103,7 @@ typedef struct LoopIdxInfo {
 typedef enum LoopStmtKind {
     LOOP_STMT_loop,   /* axis, body */
     LOOP_STMT_if,     /* arg[0], body */
+    LOOP_STMT_let,    /* axis is a name for its `begin` */
     LOOP_STMT_buf,    /* declares `buf` (local or registers) */
     LOOP_STMT_const,  /* result = number */
     LOOP_STMT_index,  /* result (i32) = index */
@@ -197,6 +200,8 @@ const LoopBufInfo *loop_buf_info(const LoopKernel *k, LoopBuf b);
 
 /* --- blocks --- */
 LoopAxis loop_open(LoopKernel *k, LoopAxisKind kind, int64_t extent, LoopIdx bound);
+/* The same from `begin` on: values in [begin, min(extent, bound)), all within [0, extent). */
+LoopAxis loop_open_range(LoopKernel *k, LoopAxisKind kind, int64_t extent, LoopIdx begin, LoopIdx bound);
 void loop_open_if(LoopKernel *k, LoopVal condition);
 void loop_close(LoopKernel *k);
 /* Adds the following statements at the end of the open block `depth` (0: the kernel) instead of the
@@ -213,9 +218,14 @@ LoopIdx loop_idx_scale(LoopKernel *k, LoopIdx a, int64_t by);
 LoopIdx loop_idx_div(LoopKernel *k, LoopIdx a, int64_t by); /* a >= 0, by >= 1 */
 LoopIdx loop_idx_mod(LoopKernel *k, LoopIdx a, int64_t by);
 const LoopIdxInfo *loop_idx_info(const LoopKernel *k, LoopIdx a);
+/* A name for an index known to be in [0, extent); its terms are not looked into any more. */
+LoopIdx loop_let(LoopKernel *k, LoopIdx value, int64_t extent);
 bool loop_idx_is(const LoopKernel *k, LoopIdx a, int64_t constant);
 /* Least depth of block at which every axis and value of the index is known. */
 int loop_idx_depth(const LoopKernel *k, LoopIdx a);
+
+/* How many quotients and remainders the indices of all statements of closed blocks hold. */
+int64_t loop_count_quotients(const LoopKernel *k);
 
 /* --- values --- */
 LoopVal loop_const(LoopKernel *k, Dtype dtype, double number);

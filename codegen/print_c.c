@@ -423,20 +423,39 @@ static void print_unrolled(Printer *p, const LoopStmt *s, int64_t extent)
     p->known[s->axis.id] = false;
 }
 
-static void print_loop(Printer *p, const LoopStmt *s)
+static void print_bounds(Printer *p, uint32_t id, const LoopAxisInfo *a)
 {
-    const LoopAxisInfo *a = &p->k->axis.data[s->axis.id];
-    if (a->kind == LOOP_unroll || (a->extent == 1 && !a->bound.id)) {
-        LOOP_ASSERT(!a->bound.id);
-        print_unrolled(p, s, a->extent);
-        return;
+    if (a->begin.id) {
+        line(p);
+        fprintf(p->out, "const int64_t b%" PRIu32 " = ", id);
+        print_index(p, a->begin, false);
+        fputs(";\n", p->out);
     }
     if (a->bound.id) {
         line(p);
-        fprintf(p->out, "const int64_t n%" PRIu32 " = INF_MIN(%" PRId64 ", ", s->axis.id, a->extent);
+        fprintf(p->out, "const int64_t n%" PRIu32 " = INF_MIN(%" PRId64 ", ", id, a->extent);
         print_index(p, a->bound, false);
         fputs(");\n", p->out);
     }
+}
+
+static void print_let(Printer *p, const LoopStmt *s)
+{
+    line(p);
+    fprintf(p->out, "const int64_t i%" PRIu32 " = ", s->axis.id);
+    print_index(p, p->k->axis.data[s->axis.id].begin, false);
+    fputs(";\n", p->out);
+}
+
+static void print_loop(Printer *p, const LoopStmt *s)
+{
+    const LoopAxisInfo *a = &p->k->axis.data[s->axis.id];
+    if (a->kind == LOOP_unroll || (a->extent == 1 && !a->bound.id && !a->begin.id)) {
+        LOOP_ASSERT(!a->bound.id && !a->begin.id);
+        print_unrolled(p, s, a->extent);
+        return;
+    }
+    print_bounds(p, s->axis.id, a);
     if (a->kind == LOOP_grid && a->depth == 1 && p->k->work >= PARALLEL_WORK_MIN) {
         line(p);
         fputs("#pragma omp parallel for schedule(static) num_threads(env->threads)\n", p->out);
@@ -446,7 +465,12 @@ static void print_loop(Printer *p, const LoopStmt *s)
         fputs("#pragma omp simd\n", p->out);
     }
     line(p);
-    fprintf(p->out, "for (int64_t i%" PRIu32 " = 0; i%" PRIu32 " < ", s->axis.id, s->axis.id);
+    fprintf(p->out, "for (int64_t i%" PRIu32 " = ", s->axis.id);
+    if (a->begin.id)
+        fprintf(p->out, "b%" PRIu32, s->axis.id);
+    else
+        fputc('0', p->out);
+    fprintf(p->out, "; i%" PRIu32 " < ", s->axis.id);
     if (a->bound.id)
         fprintf(p->out, "n%" PRIu32, s->axis.id);
     else
@@ -496,6 +520,7 @@ typedef void PrintStmt(Printer *p, const LoopStmt *s);
 
 static PrintStmt *const print_stmt[] = {
     [LOOP_STMT_loop] = print_loop,     [LOOP_STMT_if] = print_if,
+    [LOOP_STMT_let] = print_let,
     [LOOP_STMT_buf] = print_buf,       [LOOP_STMT_const] = print_const,
     [LOOP_STMT_index] = print_index_value, [LOOP_STMT_range] = print_range,
     [LOOP_STMT_op] = print_op,         [LOOP_STMT_fma] = print_fma,

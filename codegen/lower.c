@@ -1,0 +1,33 @@
+/* lower.c - from a kernel's form to its lowering: the one table. */
+#include "codegen/lower.h"
+
+#include <string.h>
+
+static const struct {
+    const char *form;
+    LowerFn *lower;
+} forms[] = {
+    {"map", lower_map},
+    {"reduce", lower_reduce},
+    {"argmax", lower_argmax},
+    {"matmul", lower_matmul},
+    {"conv2d", lower_conv2d},
+    {"conv2d_dx", lower_conv2d_dx},
+    {"conv2d_dw", lower_conv2d_dw},
+    {"max_pool2d", lower_max_pool2d},
+    {"max_pool2d_dx", lower_max_pool2d_dx},
+    {"avg_pool2d", lower_avg_pool2d},
+    {"avg_pool2d_dx", lower_avg_pool2d_dx},
+    {"gather", lower_gather},
+    {"gather_dw", lower_gather_dw},
+};
+
+LoopKernel *lower_kernel(LowerContext *ctx, const Graph *g, const Node *kernel)
+{
+    const Attr *form = node_attr(kernel, ATTR_form);
+    LOOP_ASSERT(form && kernel->body);
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++)
+        if (strcmp(forms[i].form, form->s) == 0)
+            return forms[i].lower(ctx, g, kernel);
+    loop_broken(__FILE__, __LINE__, form->s);
+}
