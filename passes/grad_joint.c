@@ -90,12 +90,19 @@ Val joint_grad(Joint *j, Builder *b, Val from) {
     return build_const(b, 0.0, val_type(j->from, from));
 }
 
+/* A repeat is as early as its body. */
+static bool body_has_input_grads(const Node *n) {
+    for (int i = 0; n->body != NULL && i < n->body->nnode; i++)
+        if (n->body->node[i]->phase == PHASE_I) return true;
+    return false;
+}
+
 void joint_phases(Joint *j) {
     bool *input_needs = ARENA_ARRAY(j->scratch, bool, j->to->nval);
     for (uint32_t i = 0; i < j->inputs_need.n; i++) input_needs[j->inputs_need.data[i].id] = true;
     for (int i = j->to->nnode - 1; i >= j->nforward; i--) {
         Node *n = j->to->node[i];
-        n->phase = PHASE_W;
+        n->phase = body_has_input_grads(n) ? PHASE_I : PHASE_W;
         for (int k = 0; k < n->nout; k++)
             if (input_needs[node_out(n, k).id]) n->phase = PHASE_I;
         if (n->phase == PHASE_I)

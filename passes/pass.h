@@ -23,6 +23,7 @@ typedef struct PassOptions {
     const char *dump;       /* pass name or "all": print the module after it */
     const char *stop_after; /* pass name: nothing after it runs */
     const char *only;       /* pass name: nothing else runs */
+    /* With stop_after or only and without dump, the module is printed after that pass. */
     FILE *dump_to;
 } PassOptions;
 
