@@ -256,7 +256,7 @@ static void print_param(FILE *out, const Module *m, int index, int flags) {
     if (!p->trainable) fputs(" frozen", out);
     if (p->decay) fputs(" decay", out);
     if (p->uses != 0) fprintf(out, " uses=%d", p->uses);
-    if (p->segment != 0) fprintf(out, " segment=%d", p->segment);
+    if (p->segment != 0) fprintf(out, " part=%d", p->segment);
     if (p->offset_elems != 0) fprintf(out, " offset=%lld", (long long)p->offset_elems);
     if (p->use_offset_elems != 0) fprintf(out, " use_offset=%lld", (long long)p->use_offset_elems);
     if (flags & PRINT_LOCATIONS) print_location(out, m, p->scope, p->span);

@@ -119,7 +119,7 @@ static bool read_param_field(TextReader *r, Param *p, int ndim) {
         int64_t *large;
         int64_t max;
     } field[] = {{"uses", &p->uses, NULL, 1 << 20},
-                 {"segment", &p->segment, NULL, SEGMENT_MAX - 1},
+                 {"part", &p->segment, NULL, SEGMENT_MAX - 1},
                  {"offset", NULL, &p->offset_elems, INT64_MAX},
                  {"use_offset", NULL, &p->use_offset_elems, INT64_MAX}};
     for (size_t i = 0; i < sizeof field / sizeof field[0]; i++) {
