@@ -12,4 +12,81 @@
 /* Bytes of scratch that a kernel with this body needs for its partial results; 0 when none. */
 int64_t split_workspace_bytes(const Graph *body);
 
+/* --- blocks: an extent cut into `count` equal pieces of `size`, the last one possibly shorter --- */
+
+typedef struct SplitBlocks {
+    int64_t size, count;
+} SplitBlocks;
+
+/* The fewest pieces of at most `most` (at least 1), evenly sized. An extent of 0 is one piece. */
+SplitBlocks split_blocks(int64_t extent, int64_t most);
+
+/* --- reductions ---
+ *
+ * The domain's axes are merged into alternating groups of kept and reduced axes; the innermost group
+ * is the run. A reduction is cut into items, numbered by reduced place:
+ *   inner  the run is reduced: an item is up to `block` neighbours of it, summed in split_lanes()
+ *          lanes (element i in lane i % lanes), which are added by halves: lane l and l + lanes / 2, ..
+ *   else   the run is kept, columns are summed: an item is up to `block` reduced places in order
+ * Items are put together in item_lanes lanes the same way (columns: in order, one lane). */
+typedef struct SplitAxes {
+    int n;
+    int64_t dim[NDIM_MAX], stride[NDIM_MAX]; /* strides in elements of the domain */
+} SplitAxes;
+
+typedef struct ReduceSplit {
+    bool inner;
+    SplitAxes kept, reduced; /* groups but the run, outermost first */
+    int64_t run;             /* extent of the run; its stride is 1 */
+    int64_t block, blocks;   /* of the run (inner) or of the reduced places */
+    int64_t items;           /* of one result */
+    int64_t results;
+    int64_t tile;            /* columns that are summed together */
+    int item_lanes;
+    bool apart;              /* items go to the workspace [reduction][result][item], or
+                                [reduction][item][result] when not inner, before they are put together */
+} ReduceSplit;
+
+int split_lanes(int64_t n);
+ReduceSplit split_reduce(const Graph *body, const Node *reduce);
+
+/* --- convolutions (split_conv.c) --- */
+
+/* Sizes of the forward convolution that a conv2d, conv2d_dx or conv2d_dw belongs to. A pointwise
+ * one (1 x 1, stride 1, no padding) is seen as one long row: hi = ho = 1. */
+typedef struct ConvSizes {
+    int64_t n, ci, hi, wi; /* x  [n, ci, hi, wi] */
+    int64_t co, ho, wo;    /* y  [n, co, ho, wo] */
+    int64_t kh, kw;        /* w  [co, ci, kh, kw] */
+    int64_t sh, sw, ph, pw;
+} ConvSizes;
+
+ConvSizes split_conv_sizes(const Graph *body, const Node *conv);
+
+/* Channels in panels of `lanes` = 16 * vectors neighbours; the last one is padded. */
+typedef struct ConvPanels {
+    int64_t vectors, lanes, count;
+} ConvPanels;
+
+ConvPanels split_conv_panels(int64_t channels);
+
+/* Extent of the kernel as the input gradient sees it: whole periods of the stride. */
+int64_t split_conv_taps(int64_t kernel, int64_t stride);
+
+/* The weight gradient: output pixels in blocks of rows x cols, numbered (sample, row, column); the
+ * blocks in `parts` neighbouring runs, each summed into its own copy of the gradient
+ * [panel][ci][kh][kw][lanes] of part_floats in the workspace; copies are added in order. */
+typedef struct ConvDwSplit {
+    ConvPanels panel;         /* of output channels */
+    SplitBlocks rows, cols;   /* of a block of pixels */
+    SplitBlocks channels;     /* input channels of a unit of work */
+    int64_t blocks, parts;
+    int64_t part_floats;
+} ConvDwSplit;
+
+ConvDwSplit split_conv_dw(const ConvSizes *s);
+
+/* Bytes: packed weights, or the parts of the weight gradient. */
+int64_t split_conv_workspace(const Graph *body, const Node *conv);
+
 #endif
