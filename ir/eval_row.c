@@ -92,13 +92,14 @@ void eval_layer_norm(const EvalNode *x) {
     const double *gamma = x->in[1].data, *beta = x->in[2].data;
     for (int64_t i = 0; i < r.count; i++) {
         const double *v = x->in[0].data + i * r.size;
-        double mean = 0, variance = 0;
-        for (int64_t k = 0; k < r.size; k++) mean += v[k] / n;
-        for (int64_t k = 0; k < r.size; k++) variance += (v[k] - mean) * (v[k] - mean) / n;
+        /* Relative to the first element, so that a mean far from 0 costs no digits. */
+        double shift = 0, variance = 0;
+        for (int64_t k = 0; k < r.size; k++) shift += (v[k] - v[0]) / n;
+        for (int64_t k = 0; k < r.size; k++) variance += pow(v[k] - v[0] - shift, 2) / n;
         double rstd = 1 / sqrt(variance + eps);
         for (int64_t k = 0; k < r.size; k++)
-            x->out[0].data[i * r.size + k] = (v[k] - mean) * rstd * gamma[k] + beta[k];
-        x->out[1].data[i] = mean;
+            x->out[0].data[i * r.size + k] = (v[k] - v[0] - shift) * rstd * gamma[k] + beta[k];
+        x->out[1].data[i] = v[0] + shift;
         x->out[2].data[i] = rstd;
     }
 }

@@ -336,7 +336,7 @@ static const char *shape_gather(const ShapeQuery *q, Type *out) {
 /* x [.., D] and vectors [D]; statistics are f32 [..]. */
 static const char *norm_types(const ShapeQuery *q, Type *out, int nstat) {
     const TypeInfo *x = shape_in(q, 0);
-    if (x->ndim < 1 || !dtype_is_float(x->dtype))
+    if (x->ndim < 1 || !dtype_is_float(x->dtype) || x->dim[x->ndim - 1] < 1)
         return shape_one(q, "a float tensor [.., D] is needed", 0);
     for (int i = 1; i < q->nin; i++) {
         const TypeInfo *v = shape_in(q, i);

@@ -20,8 +20,8 @@ Span text_span(const TextReader *r) {
     return (Span){.file = r->file, .begin = r->begin, .end = r->end};
 }
 
-__attribute__((format(printf, 4, 0))) static void
-fail(TextReader *r, DiagCode code, Span span, const char *fmt, va_list ap) {
+__attribute__((format(printf, 4, 0))) static void fail(TextReader *r, DiagCode code, Span span,
+                                                       const char *fmt, va_list ap) {
     if (!r->failed) diag_error(r->m->diag, code, span, "%s", arena_vprintf(r->m->arena, fmt, ap));
     r->failed = true;
     r->kind = TOKEN_end;
