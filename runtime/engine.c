@@ -21,7 +21,7 @@ InfCode inf_engine_bytes(InfError *e, const Plan *plan, uint64_t *bytes)
         if (plan->region_bytes[r] < 0 ||
             !inf_round_up((uint64_t)plan->region_bytes[r], PAGE_BYTES, &region) ||
             !inf_add(*bytes, region, bytes))
-            return inf_fail(e, INF_IO, "the plan's memory does not fit into 64 bits");
+            return inf_fail(e, INF_IO, "the plan needs more than 2^64 bytes of memory");
     }
     return INF_OK;
 }

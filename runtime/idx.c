@@ -10,7 +10,7 @@
 #include "runtime/check.h"
 #include "runtime/file.h"
 
-enum { NDIM_MAX = 3, HEADER_BYTES_MAX = 4 + 4 * NDIM_MAX, TYPE_U8 = 0x08 };
+enum { NDIM_MAX = 3, SNIFF_BYTES = 32, TYPE_U8 = 0x08 };
 
 /* No deflate stream expands further, so a header that claims more is a lie. */
 enum { DEFLATE_RATIO_MAX = 1032 };
@@ -151,14 +151,16 @@ static InfCode read_values(InfError *e, Stream *s, uint8_t *to, uint64_t bytes)
 static InfCode read_stream(InfError *e, Stream *s, int ndim, uint32_t *dims, uint8_t **out,
                            uint64_t *bytes)
 {
-    unsigned char head[HEADER_BYTES_MAX + 8] = {0};
+    unsigned char head[SNIFF_BYTES] = {0};
     uint64_t got = 0, header = 4 + 4 * (uint64_t)ndim, values = 0;
-    TRY(stream_read(e, s, head, header, &got));
+    TRY(stream_read(e, s, head, sizeof head, &got));
     s->compressed = !gzdirect(s->gz);
     TRY(check_magic(e, s->path, head, got, ndim));
     for (int i = 0; i < ndim; i++)
         dims[i] = big_endian(head + 4 + 4 * i);
     TRY(check_size(e, s, dims, ndim, &values));
+    if (gzseek(s->gz, (z_off_t)header, SEEK_SET) < 0)
+        return inf_fail(e, INF_IO, "%s: cannot seek", s->path);
 
     void *to = NULL;
     TRY(inf_map_memory(e, values, s->path, &to));

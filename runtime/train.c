@@ -139,7 +139,7 @@ static InfCode handle_nonfinite(InfError *e, Trainer *t, float loss)
     if (isfinite(loss))
         snprintf(what, sizeof what, "the gradient's norm is not finite");
     else
-        snprintf(what, sizeof what, "the loss is %g", (double)loss);
+        snprintf(what, sizeof what, "the loss is %s", isnan(loss) ? "NaN" : "infinite");
     if (!skip)
         return inf_fail(e, INF_NONFINITE, "step %lld: %s; first bad tensor: %s%s; the weights are "
                         "those of the step before\n  = hint: a smaller --lr, --clip 1, or "
