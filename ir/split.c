@@ -57,7 +57,8 @@ static int item_lanes(int64_t items) {
     return lanes;
 }
 
-/* Whether every result is smaller than the domain and no reduction depends on another. */
+/* Whether every result is smaller than the domain, sums are f32 (the workspace's type) and no
+ * reduction depends on another. */
 static bool is_flat(const Graph *body, const Node *first) {
     const TypeTable *tt = body->mod->types;
     int64_t elems = type_elems(tt, val_type(body, first->out));
@@ -67,7 +68,7 @@ static bool is_flat(const Graph *body, const Node *first) {
     for (int i = 0; i < body->nnode; i++) {
         const Node *n = body->node[i];
         bool reduces = op_kind(n->op) == KIND_reduce;
-        if (reduces && after) return false;
+        if (reduces && (after || val_info(body, n->out)->dtype != DT_f32)) return false;
         for (int j = 0; j < n->nin && !reduces; j++) {
             const Node *from = val_node(body, n->in[j]);
             after |= from && op_kind(from->op) == KIND_reduce;

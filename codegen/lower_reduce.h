@@ -1,0 +1,43 @@
+/* lower_reduce.h - what the two ways of reducing share: rows (lower_rows.c), columns
+ * (lower_columns.c). The order of additions is that of ir/split.h. */
+#ifndef INFINIC_CODEGEN_LOWER_REDUCE_H
+#define INFINIC_CODEGEN_LOWER_REDUCE_H
+
+#include "codegen/lower_space.h"
+#include "ir/split.h"
+
+typedef struct Reduce {
+    LowerBody *b;
+    LoopKernel *k;
+    ReduceSplit split;
+    const TypeInfo *domain;  /* of every reduction's operand */
+    const TypeInfo *result;
+    int n;                   /* reductions */
+    const Node **red;
+    int *level;              /* by value id: how many reductions deep */
+    LoopIdx kept_at;         /* offset of the open kept groups in the domain */
+    LoopIdx kept_flat;       /* the same, numbered: place among the results (inner) or rows of them */
+} Reduce;
+
+/* What a reduction starts with. */
+double reduce_first(const Reduce *r, const Node *red);
+/* acc combined with v by the reduction's expression. */
+LoopVal reduce_combine(const Reduce *r, const Node *red, LoopVal acc, LoopVal v);
+Dtype reduce_dtype(const Reduce *r, const Node *red);
+
+/* Index in the domain of the element at offset `at`, in the result of element number `flat`. */
+void reduce_domain_index(const Reduce *r, LoopIdx at, LoopIdx *index);
+void reduce_result_index(const Reduce *r, LoopIdx flat, LoopIdx *index);
+
+/* Offset in the domain of place number `flat` of some groups, its parts named. */
+LoopIdx reduce_place(const Reduce *r, const SplitAxes *groups, LoopIdx flat);
+
+/* Adds buf[0 .. lanes) by halves; the sum as a value. */
+LoopVal reduce_halve(const Reduce *r, const Node *red, LoopBuf buf, int lanes);
+/* A loop that sets buf[0 .. n) to the reduction's first value. */
+void reduce_clear(const Reduce *r, const Node *red, LoopBuf buf, int64_t n);
+
+void lower_rows(Reduce *r);
+void lower_columns(Reduce *r);
+
+#endif
