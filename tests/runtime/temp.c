@@ -52,9 +52,9 @@ void temp_remove(char *dir)
 
 const char *temp_path(const char *dir, const char *name)
 {
-    static char buffers[8][4096];
+    static char buffers[256][4096];
     static int next;
-    char *out = buffers[next++ % 8];
+    char *out = buffers[next++ % 256];
     snprintf(out, sizeof buffers[0], "%s/%s", dir, name);
     return out;
 }
