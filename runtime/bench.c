@@ -13,8 +13,7 @@
 
 enum { WARM_UP_STEPS = 5, DEFAULT_STEPS = 50 };
 
-static double one_step(InfSession *s, int64_t step)
-{
+static double one_step(InfSession *s, int64_t step) {
     uint64_t global = inf_global_batch(s->plan);
     const PlanTrain *train = &s->plan->train;
     double start = inf_clock_ms();
@@ -26,23 +25,20 @@ static double one_step(InfSession *s, int64_t step)
     return inf_clock_ms() - start;
 }
 
-static int by_value(const void *a, const void *b)
-{
+static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
-InfCode inf_bench_steps(InfError *e, InfSession *s, int64_t steps, double *ms)
-{
+InfCode inf_bench_steps(InfError *e, InfSession *s, int64_t steps, double *ms) {
     double *times = calloc((size_t)steps, sizeof *times);
     InfCode code = times ? INF_OK : inf_fail(e, INF_IO, "out of memory");
     for (int64_t i = 0; code == INF_OK && i < WARM_UP_STEPS + steps; i++) {
         double time = one_step(s, i);
-        if (i >= WARM_UP_STEPS)
-            times[i - WARM_UP_STEPS] = time;
+        if (i >= WARM_UP_STEPS) times[i - WARM_UP_STEPS] = time;
         if (inf_signals_pending())
-            code = inf_fail(e, INF_STOPPED, "stopped by %s",
-                            inf_signal_name(inf_signals_pending()));
+            code =
+                inf_fail(e, INF_STOPPED, "stopped by %s", inf_signal_name(inf_signals_pending()));
     }
     if (code == INF_OK) {
         qsort(times, (size_t)steps, sizeof *times, by_value);
@@ -52,16 +48,14 @@ InfCode inf_bench_steps(InfError *e, InfSession *s, int64_t steps, double *ms)
     return code;
 }
 
-InfCode inf_bench_kernels(InfError *e, InfSession *s, int64_t steps)
-{
+InfCode inf_bench_kernels(InfError *e, InfSession *s, int64_t steps) {
     TRY(inf_engine_time_kernels(e, &s->engine));
-    for (int64_t i = 0; i < steps && !inf_signals_pending(); i++)
-        one_step(s, i);
+    for (int64_t i = 0; i < steps && !inf_signals_pending(); i++) one_step(s, i);
     return INF_OK;
 }
 
-static InfCode print_json(InfError *e, const InfSession *s, double ms, int64_t steps, bool kernels)
-{
+static InfCode print_json(InfError *e, const InfSession *s, double ms, int64_t steps,
+                          bool kernels) {
     InfJson j;
     inf_json_init(&j, stdout);
     inf_json_open(&j, '{');
@@ -84,29 +78,27 @@ static InfCode print_json(InfError *e, const InfSession *s, double ms, int64_t s
     return code;
 }
 
-static InfCode print_text(InfError *e, const InfSession *s, double ms, int64_t steps, bool kernels)
-{
+static InfCode print_text(InfError *e, const InfSession *s, double ms, int64_t steps,
+                          bool kernels) {
     printf("%s on %s: %.4f ms a step (median of %lld), %.0f samples/s, %d threads; memory planned "
-           "%.1f MB, measured %.1f MB\n", s->plan->model, s->plan->target, ms, (long long)steps,
+           "%.1f MB, measured %.1f MB\n",
+           s->plan->model, s->plan->target, ms, (long long)steps,
            (double)inf_global_batch(s->plan) / ms * 1e3, s->engine.env.threads,
            (double)s->planned_bytes / 1e6, (double)inf_session_measured(s) / 1e6);
     return kernels ? inf_kernels_print(e, s->plan, &s->engine, steps, stdout) : INF_OK;
 }
 
-static InfCode run(InfError *e, InfSession *s)
-{
+static InfCode run(InfError *e, InfSession *s) {
     int64_t steps = inf_option_whole(s->options, OPT_steps, DEFAULT_STEPS);
     bool kernels = inf_option_given(s->options, OPT_kernels);
     double ms = 0;
     TRY(inf_bench_steps(e, s, steps, &ms));
-    if (kernels)
-        TRY(inf_bench_kernels(e, s, steps));
+    if (kernels) TRY(inf_bench_kernels(e, s, steps));
     return inf_option_given(s->options, OPT_json) ? print_json(e, s, ms, steps, kernels)
                                                   : print_text(e, s, ms, steps, kernels);
 }
 
-InfCode inf_bench(InfError *e, const Plan *plan, const InfOptions *o)
-{
+InfCode inf_bench(InfError *e, const Plan *plan, const InfOptions *o) {
     InfSession s;
     TRY(inf_session_open_synthetic(e, plan, o, &s));
     inf_signals_install();

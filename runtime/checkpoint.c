@@ -24,8 +24,8 @@ typedef struct FileMark {
     char hash[17]; /* XXH64 in hex */
 } FileMark;
 
-static InfCode hash_parts(InfError *e, const InfFile *f, unsigned char *part, XXH64_state_t *state)
-{
+static InfCode hash_parts(InfError *e, const InfFile *f, unsigned char *part,
+                          XXH64_state_t *state) {
     for (uint64_t at = 0; at < f->size;) {
         uint64_t n = f->size - at < PART_BYTES ? f->size - at : PART_BYTES;
         TRY(inf_file_read_at(e, f, at, part, n));
@@ -35,8 +35,7 @@ static InfCode hash_parts(InfError *e, const InfFile *f, unsigned char *part, XX
     return INF_OK;
 }
 
-static InfCode mark_file(InfError *e, const char *path, FileMark *out)
-{
+static InfCode mark_file(InfError *e, const char *path, FileMark *out) {
     InfFile f;
     TRY(inf_file_open(e, path, &f));
     XXH64_state_t *state = XXH64_createState();
@@ -56,8 +55,7 @@ static InfCode mark_file(InfError *e, const char *path, FileMark *out)
     return code;
 }
 
-static void print_state(FILE *out, const Plan *plan, const InfState *s, const FileMark *marks)
-{
+static void print_state(FILE *out, const Plan *plan, const InfState *s, const FileMark *marks) {
     char hash[17];
     InfJson j;
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)plan->hash);
@@ -85,8 +83,7 @@ static void print_state(FILE *out, const Plan *plan, const InfState *s, const Fi
 }
 
 /* Replaces a small file as a whole. */
-static InfCode write_text(InfError *e, const char *dir, const char *name, const char *text)
-{
+static InfCode write_text(InfError *e, const char *dir, const char *name, const char *text) {
     char *path = inf_path_join(dir, name);
     InfWriter w;
     InfCode code = path ? inf_writer_open(e, path, &w) : inf_fail(e, INF_IO, "out of memory");
@@ -102,13 +99,11 @@ static InfCode write_text(InfError *e, const char *dir, const char *name, const 
 }
 
 static InfCode write_state(InfError *e, const char *dir, const Plan *plan, const InfState *state,
-                           const FileMark *marks)
-{
+                           const FileMark *marks) {
     char *text = NULL;
     size_t length = 0;
     FILE *out = open_memstream(&text, &length);
-    if (!out)
-        return inf_fail(e, INF_IO, "out of memory");
+    if (!out) return inf_fail(e, INF_IO, "out of memory");
     print_state(out, plan, state, marks);
     fclose(out);
     InfCode code = write_text(e, dir, "state.json", text);
@@ -117,8 +112,7 @@ static InfCode write_state(InfError *e, const char *dir, const Plan *plan, const
 }
 
 static InfCode write_files(InfError *e, const InfParams *params, const InfEngine *m,
-                           const char *dir, const InfState *state)
-{
+                           const char *dir, const InfState *state) {
     FileMark marks[FILE_COUNT];
     for (int i = 0; i < FILE_COUNT; i++) {
         char *path = inf_path_join(dir, file_names[i]);
@@ -126,8 +120,7 @@ static InfCode write_files(InfError *e, const InfParams *params, const InfEngine
         if (code == INF_OK)
             code = i == 0 ? inf_params_save(e, params, m, path, INF_VALUES_weights, 1.0f)
                           : inf_optimizer_save(e, params, m, path, state->updates);
-        if (code == INF_OK)
-            code = mark_file(e, path, &marks[i]);
+        if (code == INF_OK) code = mark_file(e, path, &marks[i]);
         free(path);
         TRY(code);
     }
@@ -136,11 +129,9 @@ static InfCode write_files(InfError *e, const InfParams *params, const InfEngine
 }
 
 /* Removes a checkpoint folder that was left half written. */
-static void remove_folder(const char *dir)
-{
+static void remove_folder(const char *dir) {
     DIR *d = opendir(dir);
-    if (!d)
-        return;
+    if (!d) return;
     for (struct dirent *entry = readdir(d); entry; entry = readdir(d))
         unlinkat(dirfd(d), entry->d_name, 0);
     closedir(d);
@@ -148,12 +139,10 @@ static void remove_folder(const char *dir)
 }
 
 static InfCode publish(InfError *e, const char *out, const char *temporary, const char *final,
-                       const char *name)
-{
+                       const char *name) {
     char line[NAME_BYTES + 1];
     remove_folder(final); /* the same step saved before: the new one is complete by now */
-    if (rename(temporary, final) != 0)
-        return inf_fail_errno(e, "rename", final);
+    if (rename(temporary, final) != 0) return inf_fail_errno(e, "rename", final);
     TRY(inf_dir_sync(e, out));
     snprintf(line, sizeof line, "%s\n", name);
     TRY(write_text(e, out, "latest", line));
@@ -161,8 +150,7 @@ static InfCode publish(InfError *e, const char *out, const char *temporary, cons
 }
 
 InfCode inf_checkpoint_save(InfError *e, const InfParams *params, const InfEngine *m,
-                            const char *out, const InfState *state, char **folder)
-{
+                            const char *out, const InfState *state, char **folder) {
     char name[NAME_BYTES], hidden[NAME_BYTES + 8];
     snprintf(name, sizeof name, "step-%08lld", (long long)state->step);
     snprintf(hidden, sizeof hidden, ".%s.tmp", name);
@@ -174,27 +162,21 @@ InfCode inf_checkpoint_save(InfError *e, const InfParams *params, const InfEngin
         remove_folder(temporary);
         code = inf_dir_make(e, temporary);
     }
-    if (code == INF_OK)
-        code = write_files(e, params, m, temporary, state);
-    if (code == INF_OK)
-        code = publish(e, out, temporary, *folder, name);
-    if (code != INF_OK && temporary)
-        remove_folder(temporary);
+    if (code == INF_OK) code = write_files(e, params, m, temporary, state);
+    if (code == INF_OK) code = publish(e, out, temporary, *folder, name);
+    if (code != INF_OK && temporary) remove_folder(temporary);
     free(temporary);
     return code;
 }
 
-static bool get_int(json_t *root, const char *key, int64_t *to)
-{
+static bool get_int(json_t *root, const char *key, int64_t *to) {
     json_t *value = json_object_get(root, key);
-    if (!json_is_integer(value) || json_integer_value(value) < 0)
-        return false;
+    if (!json_is_integer(value) || json_integer_value(value) < 0) return false;
     *to = json_integer_value(value);
     return true;
 }
 
-static InfCode check_file(InfError *e, const char *dir, const char *name, json_t *files)
-{
+static InfCode check_file(InfError *e, const char *dir, const char *name, json_t *files) {
     json_t *want = json_object_get(files, name);
     char *path = inf_path_join(dir, name);
     FileMark mark = {0};
@@ -207,13 +189,13 @@ static InfCode check_file(InfError *e, const char *dir, const char *name, json_t
 }
 
 static InfCode parse_state(InfError *e, const char *dir, const char *path, json_t *root,
-                           InfState *out)
-{
+                           InfState *out) {
     int64_t samples = 0, microbatches = 0, seed = 0;
     if (!get_int(root, "step", &out->step) || !get_int(root, "updates", &out->updates) ||
         !get_int(root, "samples", &samples) || !get_int(root, "microbatches", &microbatches) ||
         !get_int(root, "seed", &seed))
-        return inf_fail(e, INF_DATA, "%s: lacks step, updates, samples, microbatches or seed", path);
+        return inf_fail(e, INF_DATA, "%s: lacks step, updates, samples, microbatches or seed",
+                        path);
     out->samples = (uint64_t)samples;
     out->microbatches = (uint64_t)microbatches;
     out->seed = (uint64_t)seed;
@@ -223,8 +205,7 @@ static InfCode parse_state(InfError *e, const char *dir, const char *path, json_
 }
 
 /* Reads state.json and compares the files with their hashes. */
-static InfCode read_state(InfError *e, const char *dir, InfState *out)
-{
+static InfCode read_state(InfError *e, const char *dir, InfState *out) {
     char *path = inf_path_join(dir, "state.json"), *text = NULL;
     InfFile f = {.fd = -1};
     json_t *root = NULL;
@@ -233,13 +214,11 @@ static InfCode read_state(InfError *e, const char *dir, InfState *out)
         code = inf_fail(e, INF_DATA, "%s: too large", path);
     if (code == INF_OK) {
         text = malloc((size_t)f.size + 1);
-        code = text ? inf_file_read_at(e, &f, 0, text, f.size)
-                    : inf_fail(e, INF_IO, "out of memory");
+        code =
+            text ? inf_file_read_at(e, &f, 0, text, f.size) : inf_fail(e, INF_IO, "out of memory");
     }
-    if (code == INF_OK)
-        code = inf_json_parse(e, path, text, (size_t)f.size, &root);
-    if (code == INF_OK)
-        code = parse_state(e, dir, path, root, out);
+    if (code == INF_OK) code = inf_json_parse(e, path, text, (size_t)f.size, &root);
+    if (code == INF_OK) code = parse_state(e, dir, path, root, out);
     json_decref(root);
     inf_file_close(&f);
     free(text);
@@ -247,25 +226,19 @@ static InfCode read_state(InfError *e, const char *dir, InfState *out)
     return code;
 }
 
-static int is_step(const struct dirent *entry)
-{
-    return strncmp(entry->d_name, "step-", 5) == 0;
-}
+static int is_step(const struct dirent *entry) { return strncmp(entry->d_name, "step-", 5) == 0; }
 
 /* The newest folder whose state and hashes are good. */
-static InfCode find_good(InfError *e, const char *out, InfState *state, char **folder)
-{
+static InfCode find_good(InfError *e, const char *out, InfState *state, char **folder) {
     struct dirent **names = NULL;
     int count = scandir(out, &names, is_step, alphasort);
-    if (count < 0)
-        return inf_fail(e, INF_DATA, "%s: %s", out, strerror(errno));
+    if (count < 0) return inf_fail(e, INF_DATA, "%s: %s", out, strerror(errno));
     bool found = false;
     for (int i = count - 1; i >= 0; i--) {
         InfError trial = {0};
         char *dir = found ? NULL : inf_path_join(out, names[i]->d_name);
         free(names[i]);
-        if (!dir)
-            continue;
+        if (!dir) continue;
         if (read_state(&trial, dir, state) == INF_OK) {
             found = true;
             *folder = dir;
@@ -281,17 +254,14 @@ static InfCode find_good(InfError *e, const char *out, InfState *state, char **f
 }
 
 InfCode inf_checkpoint_load(InfError *e, const InfParams *params, InfEngine *m, const char *out,
-                            InfState *state, char **folder)
-{
+                            InfState *state, char **folder) {
     *folder = NULL;
     TRY(find_good(e, out, state, folder));
     char *model = inf_path_join(*folder, file_names[0]);
     char *optimizer = inf_path_join(*folder, file_names[1]);
     InfCode code = model && optimizer ? INF_OK : inf_fail(e, INF_IO, "out of memory");
-    if (code == INF_OK)
-        code = inf_params_load(e, params, m, model);
-    if (code == INF_OK)
-        code = inf_optimizer_load(e, params, m, optimizer, &state->updates);
+    if (code == INF_OK) code = inf_params_load(e, params, m, model);
+    if (code == INF_OK) code = inf_optimizer_load(e, params, m, optimizer, &state->updates);
     free(model);
     free(optimizer);
     return code;

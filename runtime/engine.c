@@ -13,8 +13,7 @@
 
 enum { PAGE_BYTES = 4096 };
 
-InfCode inf_engine_bytes(InfError *e, const Plan *plan, uint64_t *bytes)
-{
+InfCode inf_engine_bytes(InfError *e, const Plan *plan, uint64_t *bytes) {
     *bytes = 0;
     for (int r = 0; r < PLAN_REGION_count; r++) {
         uint64_t region = 0;
@@ -27,11 +26,11 @@ InfCode inf_engine_bytes(InfError *e, const Plan *plan, uint64_t *bytes)
 }
 
 /* The plan comes from our own compiler, so what is wrong here is our fault: exit 3. */
-static void check_plan(const Plan *plan)
-{
+static void check_plan(const Plan *plan) {
     INF_ASSERT(plan->version == PLAN_VERSION);
     INF_ASSERT(plan->nprogram >= 1);
-    INF_ASSERT(plan->region_bytes[PLAN_REGION_scalar] >= HOST_SCALAR_COUNT * (int64_t)sizeof(float));
+    INF_ASSERT(plan->region_bytes[PLAN_REGION_scalar] >=
+               HOST_SCALAR_COUNT * (int64_t)sizeof(float));
     for (uint32_t c = 0; c < plan->nchunk; c++) {
         INF_ASSERT(plan->chunk[c].begin <= plan->chunk[c].end);
         for (uint32_t s = plan->chunk[c].begin; s < plan->chunk[c].end; s++) {
@@ -51,8 +50,7 @@ static void check_plan(const Plan *plan)
     }
 }
 
-static uint32_t most_args(const Plan *plan)
-{
+static uint32_t most_args(const Plan *plan) {
     uint32_t most = 1;
     for (uint32_t c = 0; c < plan->nchunk; c++)
         for (uint32_t s = plan->chunk[c].begin; s < plan->chunk[c].end; s++)
@@ -61,11 +59,9 @@ static uint32_t most_args(const Plan *plan)
     return most;
 }
 
-static void set_threads(InfEngine *m, int threads)
-{
+static void set_threads(InfEngine *m, int threads) {
 #ifdef _OPENMP
-    if (threads > 0)
-        omp_set_num_threads(threads);
+    if (threads > 0) omp_set_num_threads(threads);
     m->env.threads = omp_get_max_threads();
 #else
     (void)threads;
@@ -74,26 +70,23 @@ static void set_threads(InfEngine *m, int threads)
 }
 
 /* Writes one byte a page, so that the memory is there before the first step, not during it. */
-static void touch(unsigned char *at, uint64_t bytes)
-{
-    for (uint64_t i = 0; i < bytes; i += PAGE_BYTES)
-        ((volatile unsigned char *)at)[i] = 0;
+static void touch(unsigned char *at, uint64_t bytes) {
+    for (uint64_t i = 0; i < bytes; i += PAGE_BYTES) ((volatile unsigned char *)at)[i] = 0;
 }
 
-InfCode inf_engine_open(InfError *e, const Plan *plan, int threads, uint64_t seed, InfEngine *out)
-{
+InfCode inf_engine_open(InfError *e, const Plan *plan, int threads, uint64_t seed, InfEngine *out) {
     *out = (InfEngine){.plan = plan, .env = {.seed = seed}};
     check_plan(plan);
     TRY(inf_cpu_check(e, plan));
     TRY(inf_engine_bytes(e, plan, &out->memory_bytes));
     uint64_t available = inf_memory_available();
     if (out->memory_bytes > available)
-        return inf_fail(e, INF_IO, "the plan needs %llu bytes of memory, %llu are available; a "
+        return inf_fail(e, INF_IO,
+                        "the plan needs %llu bytes of memory, %llu are available; a "
                         "smaller train.B or more train.microbatches needs less",
                         (unsigned long long)out->memory_bytes, (unsigned long long)available);
     out->arg = calloc(most_args(plan), sizeof *out->arg);
-    if (!out->arg)
-        return inf_fail(e, INF_IO, "out of memory");
+    if (!out->arg) return inf_fail(e, INF_IO, "out of memory");
     TRY(inf_map_memory(e, out->memory_bytes, "the plan", &out->memory));
     touch(out->memory, out->memory_bytes);
 
@@ -109,8 +102,7 @@ InfCode inf_engine_open(InfError *e, const Plan *plan, int threads, uint64_t see
     return INF_OK;
 }
 
-void inf_engine_close(InfEngine *m)
-{
+void inf_engine_close(InfEngine *m) {
     inf_unmap_memory(m->memory, m->memory_bytes);
     free(m->arg);
     free(m->kernel_ms);
@@ -118,20 +110,17 @@ void inf_engine_close(InfEngine *m)
     *m = (InfEngine){0};
 }
 
-InfCode inf_engine_time_kernels(InfError *e, InfEngine *m)
-{
+InfCode inf_engine_time_kernels(InfError *e, InfEngine *m) {
     size_t count = m->plan->nkernel + 1;
     free(m->kernel_ms);
     free(m->kernel_calls);
     m->kernel_ms = calloc(count, sizeof *m->kernel_ms);
     m->kernel_calls = calloc(count, sizeof *m->kernel_calls);
-    if (!m->kernel_ms || !m->kernel_calls)
-        return inf_fail(e, INF_IO, "out of memory");
+    if (!m->kernel_ms || !m->kernel_calls) return inf_fail(e, INF_IO, "out of memory");
     return INF_OK;
 }
 
-static void launch(InfEngine *m, const PlanStep *step)
-{
+static void launch(InfEngine *m, const PlanStep *step) {
     const Plan *plan = m->plan;
     for (uint32_t i = 0; i < step->narg; i++) {
         const PlanArg *arg = &plan->arg[step->arg + i];
@@ -150,8 +139,7 @@ static void launch(InfEngine *m, const PlanStep *step)
     m->kernel_calls[step->kernel]++;
 }
 
-static void walk(InfEngine *m, uint32_t begin, uint32_t end, int depth)
-{
+static void walk(InfEngine *m, uint32_t begin, uint32_t end, int depth) {
     for (uint32_t s = begin; s < end; s++) {
         const PlanStep *step = &m->plan->step[s];
         if (step->kind == STEP_LAUNCH) {
@@ -168,15 +156,13 @@ static void walk(InfEngine *m, uint32_t begin, uint32_t end, int depth)
     }
 }
 
-void inf_engine_run(InfEngine *m, uint32_t chunk)
-{
+void inf_engine_run(InfEngine *m, uint32_t chunk) {
     INF_ASSERT(chunk < m->plan->nchunk);
     walk(m, m->plan->chunk[chunk].begin, m->plan->chunk[chunk].end, 0);
 }
 
 void inf_random4(const InfEnv *env, uint32_t stream, uint32_t iteration, uint64_t block,
-                 uint32_t out[4])
-{
+                 uint32_t out[4]) {
     InfRandom4 counter = {{(uint32_t)block, stream, (uint32_t)env->microbatch, iteration}};
     uint64_t seed = env->seed ^ env->seed >> 32;
     InfRandom4 r = inf_philox(counter, (uint32_t)seed, (uint32_t)env->step);

@@ -17,8 +17,8 @@ typedef struct InfEngine {
     void *memory;
     uint64_t memory_bytes;
     InfEnv env;
-    void **arg;         /* the operands of one launch */
-    double *kernel_ms;  /* by kernel; NULL: launches are not timed */
+    void **arg;        /* the operands of one launch */
+    double *kernel_ms; /* by kernel; NULL: launches are not timed */
     int64_t *kernel_calls;
 } InfEngine;
 
@@ -39,18 +39,15 @@ void inf_engine_run(InfEngine *m, uint32_t chunk);
 /* From now on the time of every launch is added up by kernel; frees with inf_engine_close. */
 InfCode inf_engine_time_kernels(InfError *e, InfEngine *m);
 
-static inline void *inf_engine_at(const InfEngine *m, PlanRegion region, int64_t offset)
-{
+static inline void *inf_engine_at(const InfEngine *m, PlanRegion region, int64_t offset) {
     return m->base[region] + offset;
 }
 
-static inline float inf_engine_scalar(const InfEngine *m, int64_t offset)
-{
+static inline float inf_engine_scalar(const InfEngine *m, int64_t offset) {
     return *(const float *)inf_engine_at(m, PLAN_REGION_scalar, offset);
 }
 
-static inline void inf_engine_set(InfEngine *m, HostScalar which, double value)
-{
+static inline void inf_engine_set(InfEngine *m, HostScalar which, double value) {
     ((float *)inf_engine_at(m, PLAN_REGION_scalar, 0))[which] = (float)value;
 }
 

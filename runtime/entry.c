@@ -4,8 +4,7 @@
 #include "runtime/schedule.h"
 #include "runtime/session.h"
 
-static InfCode run_params(InfError *e, const Plan *plan, const InfOptions *o)
-{
+static InfCode run_params(InfError *e, const Plan *plan, const InfOptions *o) {
     InfParamsFormat format = {.prefix = inf_option_text(o, OPT_prefix, NULL),
                               .no_recurse = inf_option_given(o, OPT_no_recurse),
                               .aliases = inf_option_given(o, OPT_aliases),
@@ -13,19 +12,17 @@ static InfCode run_params(InfError *e, const Plan *plan, const InfOptions *o)
     return inf_params_print(e, plan, format, stdout);
 }
 
-static InfCode run_schedule(InfError *e, const Plan *plan, const InfOptions *o)
-{
+static InfCode run_schedule(InfError *e, const Plan *plan, const InfOptions *o) {
     return inf_schedule_print(e, plan, inf_option_text(o, OPT_format, "table"), stdout);
 }
 
 static InfCode (*const runners[CMD_COUNT])(InfError *, const Plan *, const InfOptions *) = {
-    [CMD_train] = inf_train,    [CMD_eval] = inf_eval, [CMD_params] = run_params,
-    [CMD_info] = inf_info,      [CMD_bench] = inf_bench, [CMD_schedule] = run_schedule,
+    [CMD_train] = inf_train,   [CMD_eval] = inf_eval,   [CMD_params] = run_params,
+    [CMD_info] = inf_info,     [CMD_bench] = inf_bench, [CMD_schedule] = run_schedule,
     [CMD_verify] = inf_verify,
 };
 
-static InfCode run(InfError *e, const Plan *plan, int argc, char **argv)
-{
+static InfCode run(InfError *e, const Plan *plan, int argc, char **argv) {
     InfOptions o;
     TRY(inf_options_parse(e, plan, argc, argv, &o));
     if (o.help) {
@@ -40,15 +37,13 @@ static InfCode run(InfError *e, const Plan *plan, int argc, char **argv)
     return runners[o.command](e, plan, &o);
 }
 
-int inf_main(const Plan *plan, int argc, char **argv)
-{
+int inf_main(const Plan *plan, int argc, char **argv) {
     InfError e = {.rank_count = plan->dp * plan->tp * plan->pp};
     InfCode code = run(&e, plan, argc, argv);
     /* What a full disk or a closed pipe swallowed is not a success. */
     if ((fflush(stdout) != 0 || ferror(stdout)) && code == INF_OK)
         code = inf_fail(&e, INF_IO, "standard output could not be written");
-    if (code != INF_OK)
-        inf_error_print(&e, plan->model);
+    if (code != INF_OK) inf_error_print(&e, plan->model);
     inf_error_free(&e);
     return code;
 }

@@ -5,27 +5,23 @@
 #include "runtime/session.h"
 #include "runtime/signals.h"
 
-static void print_result(const InfSession *s, const InfEvaluation *r)
-{
+static void print_result(const InfSession *s, const InfEvaluation *r) {
     const PlanProgram *eval = &s->plan->program[1];
     if (!inf_option_given(s->options, OPT_json)) {
-        for (int k = 0; k < r->count; k++)
-            printf("%s %.6f\n", eval->metric[k].name, r->mean[k]);
+        for (int k = 0; k < r->count; k++) printf("%s %.6f\n", eval->metric[k].name, r->mean[k]);
         printf("samples %llu\n", (unsigned long long)r->samples);
         return;
     }
     InfJson j;
     inf_json_init(&j, stdout);
     inf_json_open(&j, '{');
-    for (int k = 0; k < r->count; k++)
-        inf_json_put_double(&j, eval->metric[k].name, r->mean[k]);
+    for (int k = 0; k < r->count; k++) inf_json_put_double(&j, eval->metric[k].name, r->mean[k]);
     inf_json_put_int(&j, "samples", (int64_t)r->samples);
     inf_json_close(&j);
     putchar('\n');
 }
 
-static InfCode load(InfError *e, InfSession *s)
-{
+static InfCode load(InfError *e, InfSession *s) {
     const char *given = inf_option_text(s->options, OPT_weights, NULL);
     if (!given) {
         fprintf(stderr, "%s: notice: no --weights, so these are the initial weights of seed %llu\n",
@@ -39,8 +35,7 @@ static InfCode load(InfError *e, InfSession *s)
     return code;
 }
 
-InfCode inf_eval(InfError *e, const Plan *plan, const InfOptions *o)
-{
+InfCode inf_eval(InfError *e, const Plan *plan, const InfOptions *o) {
     InfSession s;
     InfEvaluation result;
     TRY(inf_session_open_eval(e, plan, o, &s));
@@ -49,8 +44,7 @@ InfCode inf_eval(InfError *e, const Plan *plan, const InfOptions *o)
     if (code == INF_OK && !inf_evaluate(&s.engine, &s.data, &result))
         code = inf_fail(e, INF_STOPPED, "stopped by %s during the evaluation",
                         inf_signal_name(inf_signals_pending()));
-    if (code == INF_OK)
-        print_result(&s, &result);
+    if (code == INF_OK) print_result(&s, &result);
     inf_session_close(&s);
     return code;
 }

@@ -22,8 +22,7 @@ typedef struct Stream {
     uint64_t file_bytes;
 } Stream;
 
-static InfCode stream_open(InfError *e, const char *path, Stream *s)
-{
+static InfCode stream_open(InfError *e, const char *path, Stream *s) {
     InfFile f;
     TRY(inf_file_open(e, path, &f));
     *s = (Stream){.path = path, .file_bytes = f.size};
@@ -36,8 +35,7 @@ static InfCode stream_open(InfError *e, const char *path, Stream *s)
 }
 
 /* Reads up to `bytes`; fewer only at the end of the data. */
-static InfCode stream_read(InfError *e, Stream *s, void *to, uint64_t bytes, uint64_t *got)
-{
+static InfCode stream_read(InfError *e, Stream *s, void *to, uint64_t bytes, uint64_t *got) {
     char *at = to;
     *got = 0;
     while (*got < bytes) {
@@ -47,12 +45,10 @@ static InfCode stream_read(InfError *e, Stream *s, void *to, uint64_t bytes, uin
         if (n < 0) {
             int number = 0;
             const char *text = gzerror(s->gz, &number);
-            if (number == Z_ERRNO)
-                return inf_fail_errno(e, "read", s->path);
+            if (number == Z_ERRNO) return inf_fail_errno(e, "read", s->path);
             return inf_fail(e, INF_DATA, "%s: damaged gzip data: %s", s->path, text);
         }
-        if (n == 0)
-            break;
+        if (n == 0) break;
         *got += (uint64_t)n;
     }
     /* A stream cut inside a block hands out what it has and only then reports. */
@@ -63,13 +59,11 @@ static InfCode stream_read(InfError *e, Stream *s, void *to, uint64_t bytes, uin
     return INF_OK;
 }
 
-static uint32_t big_endian(const unsigned char *b)
-{
+static uint32_t big_endian(const unsigned char *b) {
     return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
 }
 
-static const char *type_name(int type)
-{
+static const char *type_name(int type) {
     switch (type) {
     case 0x09: return "signed bytes";
     case 0x0B: return "16-bit integers";
@@ -81,27 +75,35 @@ static const char *type_name(int type)
 }
 
 static InfCode check_magic(InfError *e, const char *path, const unsigned char *b, uint64_t got,
-                           int ndim)
-{
+                           int ndim) {
     const char *kind = ndim == 1 ? "labels" : "images";
     uint64_t header = 4 + 4 * (uint64_t)ndim;
     if (got == 0)
-        return inf_fail(e, INF_DATA, "%s: empty file; an IDX file of %s starts with %llu bytes of "
-                        "header", path, kind, (unsigned long long)header);
+        return inf_fail(e, INF_DATA,
+                        "%s: empty file; an IDX file of %s starts with %llu bytes of "
+                        "header",
+                        path, kind, (unsigned long long)header);
     const char *other = inf_file_sniff(b, (size_t)got);
     if (other)
         return inf_fail(e, INF_DATA, "%s: this is %s, not an IDX file of %s", path, other, kind);
     if (got >= 4 && b[0] == 0 && b[1] == 0 && b[2] == TYPE_U8 && b[3] != ndim)
         return inf_fail(e, INF_DATA, "%s: an IDX file of rank %d%s; %s have rank %d", path, b[3],
-                        b[3] == 1 ? " (labels)" : b[3] == 3 ? " (images)" : "", kind, ndim);
+                        b[3] == 1   ? " (labels)"
+                        : b[3] == 3 ? " (images)"
+                                    : "",
+                        kind, ndim);
     if (got >= 4 && b[0] == ndim && b[1] == TYPE_U8 && b[2] == 0 && b[3] == 0)
-        return inf_fail(e, INF_DATA, "%s: an IDX file with its bytes in the wrong order "
-                        "(little-endian); IDX is big-endian", path);
+        return inf_fail(e, INF_DATA,
+                        "%s: an IDX file with its bytes in the wrong order "
+                        "(little-endian); IDX is big-endian",
+                        path);
     if (got >= 4 && b[0] == 0 && b[1] == 0 && type_name(b[2]))
         return inf_fail(e, INF_DATA, "%s: holds %s; bytes are needed", path, type_name(b[2]));
     if (got >= 4 && (b[0] != 0 || b[1] != 0 || b[2] != TYPE_U8))
-        return inf_fail(e, INF_DATA, "%s: not an IDX file: starts with %02x %02x %02x %02x instead "
-                        "of 00 00 08 %02x", path, b[0], b[1], b[2], b[3], (unsigned)ndim);
+        return inf_fail(e, INF_DATA,
+                        "%s: not an IDX file: starts with %02x %02x %02x %02x instead "
+                        "of 00 00 08 %02x",
+                        path, b[0], b[1], b[2], b[3], (unsigned)ndim);
     if (got < header)
         return inf_fail(e, INF_DATA, "%s: truncated: %llu bytes; the header alone takes %llu", path,
                         (unsigned long long)got, (unsigned long long)header);
@@ -110,8 +112,7 @@ static InfCode check_magic(InfError *e, const char *path, const unsigned char *b
 
 /* How many bytes of values the extents announce, checked against what the file can hold. */
 static InfCode check_size(InfError *e, const Stream *s, const uint32_t *dims, int ndim,
-                          uint64_t *values)
-{
+                          uint64_t *values) {
     uint64_t wide[NDIM_MAX], header = 4 + 4 * (uint64_t)ndim, total = 0, most = s->file_bytes;
     for (int i = 0; i < ndim; i++) {
         if (dims[i] == 0)
@@ -121,20 +122,20 @@ static InfCode check_size(InfError *e, const Stream *s, const uint32_t *dims, in
     if (!inf_product(wide, ndim, values) || !inf_add(*values, header, &total))
         return inf_fail(e, INF_DATA, "%s: the header's extents multiply to more than 2^64 bytes",
                         s->path);
-    if (s->compressed && !inf_mul(s->file_bytes, DEFLATE_RATIO_MAX, &most))
-        most = UINT64_MAX;
+    if (s->compressed && !inf_mul(s->file_bytes, DEFLATE_RATIO_MAX, &most)) most = UINT64_MAX;
     if (total > most)
-        return inf_fail(e, INF_DATA, "%s: truncated: the header says %llu bytes in all, the file "
-                        "has %llu%s", s->path, (unsigned long long)total,
-                        (unsigned long long)s->file_bytes, s->compressed ? " (compressed)" : "");
+        return inf_fail(e, INF_DATA,
+                        "%s: truncated: the header says %llu bytes in all, the file "
+                        "has %llu%s",
+                        s->path, (unsigned long long)total, (unsigned long long)s->file_bytes,
+                        s->compressed ? " (compressed)" : "");
     if (!s->compressed && total < most)
         return inf_fail(e, INF_DATA, "%s: %llu bytes too long: the header says %llu bytes in all",
                         s->path, (unsigned long long)(most - total), (unsigned long long)total);
     return INF_OK;
 }
 
-static InfCode read_values(InfError *e, Stream *s, uint8_t *to, uint64_t bytes)
-{
+static InfCode read_values(InfError *e, Stream *s, uint8_t *to, uint64_t bytes) {
     uint64_t got = 0, extra = 0;
     TRY(stream_read(e, s, to, bytes, &got));
     if (got < bytes)
@@ -149,15 +150,13 @@ static InfCode read_values(InfError *e, Stream *s, uint8_t *to, uint64_t bytes)
 }
 
 static InfCode read_stream(InfError *e, Stream *s, int ndim, uint32_t *dims, uint8_t **out,
-                           uint64_t *bytes)
-{
+                           uint64_t *bytes) {
     unsigned char head[SNIFF_BYTES] = {0};
     uint64_t got = 0, header = 4 + 4 * (uint64_t)ndim, values = 0;
     TRY(stream_read(e, s, head, sizeof head, &got));
     s->compressed = !gzdirect(s->gz);
     TRY(check_magic(e, s->path, head, got, ndim));
-    for (int i = 0; i < ndim; i++)
-        dims[i] = big_endian(head + 4 + 4 * i);
+    for (int i = 0; i < ndim; i++) dims[i] = big_endian(head + 4 + 4 * i);
     TRY(check_size(e, s, dims, ndim, &values));
     if (gzseek(s->gz, (z_off_t)header, SEEK_SET) < 0)
         return inf_fail(e, INF_IO, "%s: cannot seek", s->path);
@@ -175,8 +174,7 @@ static InfCode read_stream(InfError *e, Stream *s, int ndim, uint32_t *dims, uin
 }
 
 InfCode inf_idx_read(InfError *e, const char *path, int ndim, uint32_t *dims, uint8_t **out,
-                     uint64_t *bytes)
-{
+                     uint64_t *bytes) {
     INF_ASSERT(ndim >= 1 && ndim <= NDIM_MAX);
     Stream s;
     TRY(stream_open(e, path, &s));
@@ -186,12 +184,14 @@ InfCode inf_idx_read(InfError *e, const char *path, int ndim, uint32_t *dims, ui
 }
 
 static const char *const name_forms[] = {
-    "%s-%s-idx%d-ubyte", "%s-%s.idx%d-ubyte", "%s-%s-idx%d-ubyte.gz", "%s-%s.idx%d-ubyte.gz",
+    "%s-%s-idx%d-ubyte",
+    "%s-%s.idx%d-ubyte",
+    "%s-%s-idx%d-ubyte.gz",
+    "%s-%s.idx%d-ubyte.gz",
 };
 
 /* The first existing spelling, in fresh memory, or NULL. */
-static char *find_file(const char *dir, const char *base, const char *kind, int ndim)
-{
+static char *find_file(const char *dir, const char *base, const char *kind, int ndim) {
     for (size_t i = 0; i < sizeof name_forms / sizeof *name_forms; i++) {
         char name[64];
 #pragma GCC diagnostic push
@@ -199,30 +199,28 @@ static char *find_file(const char *dir, const char *base, const char *kind, int 
         snprintf(name, sizeof name, name_forms[i], base, kind, ndim);
 #pragma GCC diagnostic pop
         char *path = inf_path_join(dir, name);
-        if (path && access(path, F_OK) == 0)
-            return path;
+        if (path && access(path, F_OK) == 0) return path;
         free(path);
     }
     return NULL;
 }
 
 /* "DIR: no images (train-images-idx3-ubyte ...); it holds ..." in fresh memory. */
-static char *describe_missing(const char *dir, const char *base, const char *kind, int ndim)
-{
+static char *describe_missing(const char *dir, const char *base, const char *kind, int ndim) {
     char *text = NULL;
     size_t length = 0;
     FILE *out = open_memstream(&text, &length);
-    if (!out)
-        return NULL;
-    fprintf(out, "%s: no %s: neither %s-%s-idx%d-ubyte nor %s-%s.idx%d-ubyte, with or without .gz; "
-            "there is ", dir, kind, base, kind, ndim, base, kind, ndim);
+    if (!out) return NULL;
+    fprintf(out,
+            "%s: no %s: neither %s-%s-idx%d-ubyte nor %s-%s.idx%d-ubyte, with or without .gz; "
+            "there is ",
+            dir, kind, base, kind, ndim, base, kind, ndim);
     inf_dir_describe(out, dir, 12);
     fclose(out);
     return text;
 }
 
-static InfCode read_pair(InfError *e, const char *images, const char *labels, InfImages *out)
-{
+static InfCode read_pair(InfError *e, const char *images, const char *labels, InfImages *out) {
     uint32_t shape[3], count;
     TRY(inf_idx_read(e, images, 3, shape, &out->pixels, &out->pixel_bytes));
     TRY(inf_idx_read(e, labels, 1, &count, &out->labels, &out->label_bytes));
@@ -236,8 +234,7 @@ static InfCode read_pair(InfError *e, const char *images, const char *labels, In
 }
 
 InfCode inf_images_read(InfError *e, const char *dir, const char *split, InfImages *out,
-                        bool *absent, char **why)
-{
+                        bool *absent, char **why) {
     *out = (InfImages){0};
     *absent = false;
     *why = NULL;
@@ -255,8 +252,7 @@ InfCode inf_images_read(InfError *e, const char *dir, const char *split, InfImag
         free(text);
     } else {
         code = read_pair(e, images, labels, out);
-        if (code != INF_OK)
-            inf_images_free(out);
+        if (code != INF_OK) inf_images_free(out);
     }
     free(images);
     free(labels);
@@ -264,18 +260,17 @@ InfCode inf_images_read(InfError *e, const char *dir, const char *split, InfImag
 }
 
 InfCode inf_images_check_labels(InfError *e, const InfImages *images, const char *dir,
-                                uint32_t classes)
-{
+                                uint32_t classes) {
     for (uint64_t i = 0; i < images->count; i++)
         if (images->labels[i] >= classes)
-            return inf_fail(e, INF_DATA, "%s: label %u of image %llu is out of range; the model has "
-                            "classes 0 to %u", dir, images->labels[i], (unsigned long long)i,
-                            classes - 1);
+            return inf_fail(e, INF_DATA,
+                            "%s: label %u of image %llu is out of range; the model has "
+                            "classes 0 to %u",
+                            dir, images->labels[i], (unsigned long long)i, classes - 1);
     return INF_OK;
 }
 
-void inf_images_free(InfImages *images)
-{
+void inf_images_free(InfImages *images) {
     inf_unmap_memory(images->pixels, images->pixel_bytes);
     inf_unmap_memory(images->labels, images->label_bytes);
     *images = (InfImages){0};

@@ -15,8 +15,8 @@
 typedef struct InfImages {
     uint64_t count;
     uint32_t rows, columns;
-    uint8_t *pixels;  /* [count, rows, columns] */
-    uint8_t *labels;  /* [count] */
+    uint8_t *pixels; /* [count, rows, columns] */
+    uint8_t *labels; /* [count] */
     uint64_t pixel_bytes, label_bytes;
 } InfImages;
 

@@ -28,35 +28,30 @@ typedef struct Facts {
     double ms;
 } Facts;
 
-static InfCode gather(InfError *e, const Plan *plan, Facts *f)
-{
+static InfCode gather(InfError *e, const Plan *plan, Facts *f) {
     InfParams params;
     InfCode code = inf_params_open(e, plan, &params);
-    for (int i = 0; code == INF_OK && i < params.count; i++)
-        f->parameters += params.param[i].count;
+    for (int i = 0; code == INF_OK && i < params.count; i++) f->parameters += params.param[i].count;
     f->tensors = params.count;
     inf_params_close(&params);
     TRY(code);
     TRY(inf_engine_bytes(e, plan, &f->arena_bytes));
     int64_t *calls = calloc(plan->nkernel + 1, sizeof *calls);
-    if (!calls)
-        return inf_fail(e, INF_IO, "out of memory");
+    if (!calls) return inf_fail(e, INF_IO, "out of memory");
     inf_kernels_count(plan, calls);
     f->traffic = inf_kernels_total(plan, calls);
     free(calls);
     return INF_OK;
 }
 
-static void print_settings(const Plan *plan)
-{
+static void print_settings(const Plan *plan) {
     printf("fixed at build time:");
     for (uint32_t i = 0; i < plan->nsetting; i++)
         printf(" %s=%s", plan->setting[i].key, plan->setting[i].value);
     printf("\n");
 }
 
-static void print_memory(const Facts *f)
-{
+static void print_memory(const Facts *f) {
     const Plan *plan = f->plan;
     printf("\nmemory, planned: %llu bytes and the data set\n", (unsigned long long)f->arena_bytes);
     for (int r = PLAN_REGION_param; r < PLAN_REGION_count; r++)
@@ -73,13 +68,13 @@ static void print_memory(const Facts *f)
     }
 }
 
-static InfCode print_text(InfError *e, const Facts *f)
-{
+static InfCode print_text(InfError *e, const Facts *f) {
     const Plan *plan = f->plan;
     const PlanTrain *t = &plan->train;
     printf("%s, built from %s by infinic %s for %s (%s), plan %016llx\n", plan->model, plan->file,
-           plan->compiler, plan->target, plan->cpu_features && *plan->cpu_features
-           ? plan->cpu_features : "any processor", (unsigned long long)plan->hash);
+           plan->compiler, plan->target,
+           plan->cpu_features && *plan->cpu_features ? plan->cpu_features : "any processor",
+           (unsigned long long)plan->hash);
     printf("parameters: %lld in %d tensors, %s\n", (long long)f->parameters, f->tensors,
            t->dtype ? t->dtype : "f32");
     printf("layout: dp %d, tp %d, pp %d, vpp %d, schedule %s\n", plan->dp, plan->tp, plan->pp,
@@ -90,8 +85,7 @@ static InfCode print_text(InfError *e, const Facts *f)
     printf("optimizer: %s, lr %g %s\n", optimizer_names[t->optimizer], t->lr,
            schedule_names[t->schedule]);
     print_settings(plan);
-    if (plan->schedule_summary)
-        printf("schedule: %s\n", plan->schedule_summary);
+    if (plan->schedule_summary) printf("schedule: %s\n", plan->schedule_summary);
     print_memory(f);
     printf("\na step: %lld FLOPs, at least %lld bytes", (long long)f->traffic.flops,
            (long long)f->traffic.bytes);
@@ -102,8 +96,7 @@ static InfCode print_text(InfError *e, const Facts *f)
     return inf_kernels_print(e, plan, f->timed ? &f->timed->engine : NULL, TIMED_STEPS, stdout);
 }
 
-static void json_memory(const Facts *f, InfJson *j)
-{
+static void json_memory(const Facts *f, InfJson *j) {
     const Plan *plan = f->plan;
     inf_json_put_int(j, "arena_bytes", (int64_t)f->arena_bytes);
     inf_json_key(j, "regions");
@@ -129,8 +122,7 @@ static void json_memory(const Facts *f, InfJson *j)
     }
 }
 
-static InfCode print_json(InfError *e, const Facts *f)
-{
+static InfCode print_json(InfError *e, const Facts *f) {
     const Plan *plan = f->plan;
     char hash[17];
     InfJson j;
@@ -166,25 +158,20 @@ static InfCode print_json(InfError *e, const Facts *f)
     return code;
 }
 
-static InfCode print(InfError *e, const InfOptions *o, const Facts *f)
-{
+static InfCode print(InfError *e, const InfOptions *o, const Facts *f) {
     return inf_option_given(o, OPT_json) ? print_json(e, f) : print_text(e, f);
 }
 
-InfCode inf_info(InfError *e, const Plan *plan, const InfOptions *o)
-{
+InfCode inf_info(InfError *e, const Plan *plan, const InfOptions *o) {
     Facts f = {.plan = plan};
     TRY(gather(e, plan, &f));
-    if (!inf_option_given(o, OPT_time))
-        return print(e, o, &f);
+    if (!inf_option_given(o, OPT_time)) return print(e, o, &f);
     InfSession s;
     TRY(inf_session_open_synthetic(e, plan, o, &s));
     InfCode code = inf_bench_steps(e, &s, TIMED_STEPS, &f.ms);
-    if (code == INF_OK)
-        code = inf_bench_kernels(e, &s, TIMED_STEPS);
+    if (code == INF_OK) code = inf_bench_kernels(e, &s, TIMED_STEPS);
     f.timed = &s;
-    if (code == INF_OK)
-        code = print(e, o, &f);
+    if (code == INF_OK) code = print(e, o, &f);
     inf_session_close(&s);
     return code;
 }

@@ -6,25 +6,21 @@
 #include "runtime/philox.h"
 
 /* FNV-1a, so that a parameter draws the same numbers wherever it lies. */
-static uint64_t hash_name(const char *name)
-{
+static uint64_t hash_name(const char *name) {
     uint64_t h = UINT64_C(0xcbf29ce484222325);
-    for (const char *c = name; *c; c++)
-        h = (h ^ (unsigned char)*c) * UINT64_C(0x100000001b3);
+    for (const char *c = name; *c; c++) h = (h ^ (unsigned char)*c) * UINT64_C(0x100000001b3);
     return h;
 }
 
 /* Two normal values from two words (Box-Muller, in f64). */
-static void normal_pair(uint32_t a, uint32_t b, double out[2])
-{
+static void normal_pair(uint32_t a, uint32_t b, double out[2]) {
     double radius = sqrt(-2.0 * log(((double)a + 0.5) * 0x1p-32));
     double angle = 6.283185307179586 * (((double)b + 0.5) * 0x1p-32);
     out[0] = radius * cos(angle);
     out[1] = radius * sin(angle);
 }
 
-static float draw(uint64_t key, const PlanParam *block, int64_t element)
-{
+static float draw(uint64_t key, const PlanParam *block, int64_t element) {
     InfRandom4 r = inf_random_block(key, (uint64_t)element / 4);
     int lane = (int)(element % 4);
     if (block->init == PLAN_INIT_uniform)
@@ -34,8 +30,7 @@ static float draw(uint64_t key, const PlanParam *block, int64_t element)
     return (float)(block->init_a * pair[lane & 1]);
 }
 
-static void init_param(const InfParam *p, float *stored, uint64_t seed)
-{
+static void init_param(const InfParam *p, float *stored, uint64_t seed) {
     InfRandomKey key = {.seed = seed, .purpose = INF_PURPOSE_INIT, .id = hash_name(p->name)};
     uint64_t folded = inf_random_fold(key);
     int64_t length = inf_param_row_length(p), rows = inf_param_row_count(p);
@@ -49,8 +44,7 @@ static void init_param(const InfParam *p, float *stored, uint64_t seed)
     }
 }
 
-void inf_params_init(const InfParams *all, InfEngine *m, uint64_t seed)
-{
+void inf_params_init(const InfParams *all, InfEngine *m, uint64_t seed) {
     memset(m->base[PLAN_REGION_param], 0, (size_t)m->plan->region_bytes[PLAN_REGION_param]);
     for (int i = 0; i < all->count; i++)
         init_param(&all->param[i], inf_engine_at(m, PLAN_REGION_param, all->param[i].offset), seed);

@@ -5,8 +5,7 @@
 #include <string.h>
 
 static void count_steps(const Plan *plan, uint32_t begin, uint32_t end, int64_t times,
-                        int64_t *calls)
-{
+                        int64_t *calls) {
     for (uint32_t s = begin; s < end; s++) {
         const PlanStep *step = &plan->step[s];
         if (step->kind == STEP_LAUNCH) {
@@ -18,8 +17,7 @@ static void count_steps(const Plan *plan, uint32_t begin, uint32_t end, int64_t 
     }
 }
 
-void inf_kernels_count(const Plan *plan, int64_t *calls)
-{
+void inf_kernels_count(const Plan *plan, int64_t *calls) {
     const PlanRank *rank = &plan->program[0].rank[0];
     memset(calls, 0, plan->nkernel * sizeof *calls);
     for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++) {
@@ -28,8 +26,7 @@ void inf_kernels_count(const Plan *plan, int64_t *calls)
     }
 }
 
-InfTraffic inf_kernels_total(const Plan *plan, const int64_t *calls)
-{
+InfTraffic inf_kernels_total(const Plan *plan, const int64_t *calls) {
     InfTraffic total = {0, 0};
     for (uint32_t k = 0; k < plan->nkernel; k++) {
         total.bytes += calls[k] * plan->kernel[k].bytes;
@@ -41,29 +38,24 @@ InfTraffic inf_kernels_total(const Plan *plan, const int64_t *calls)
 typedef struct Row {
     const PlanKernel *kernel;
     int64_t calls;
-    double ms;   /* a step; 0 without times */
-    double key;  /* rows are sorted by it, largest first */
+    double ms;  /* a step; 0 without times */
+    double key; /* rows are sorted by it, largest first */
 } Row;
 
-static int by_key(const void *a, const void *b)
-{
+static int by_key(const void *a, const void *b) {
     const Row *x = a, *y = b;
-    if (x->key != y->key)
-        return x->key > y->key ? -1 : 1;
+    if (x->key != y->key) return x->key > y->key ? -1 : 1;
     return strcmp(x->kernel->name, y->kernel->name);
 }
 
 /* Rows of the kernels that a training step calls; *count of them, in fresh memory. */
-static Row *make_rows(const Plan *plan, const InfEngine *m, int64_t steps, uint32_t *count)
-{
+static Row *make_rows(const Plan *plan, const InfEngine *m, int64_t steps, uint32_t *count) {
     int64_t *calls = calloc(plan->nkernel + 1, sizeof *calls);
     Row *rows = calloc(plan->nkernel + 1, sizeof *rows);
     *count = 0;
-    if (calls && rows)
-        inf_kernels_count(plan, calls);
+    if (calls && rows) inf_kernels_count(plan, calls);
     for (uint32_t k = 0; calls && rows && k < plan->nkernel; k++) {
-        if (calls[k] == 0)
-            continue;
+        if (calls[k] == 0) continue;
         Row *r = &rows[(*count)++];
         *r = (Row){.kernel = &plan->kernel[k], .calls = calls[k]};
         r->ms = m && steps > 0 ? m->kernel_ms[k] / (double)steps : 0.0;
@@ -74,31 +66,25 @@ static Row *make_rows(const Plan *plan, const InfEngine *m, int64_t steps, uint3
         rows = NULL;
     }
     free(calls);
-    if (rows)
-        qsort(rows, *count, sizeof *rows, by_key);
+    if (rows) qsort(rows, *count, sizeof *rows, by_key);
     return rows;
 }
 
-static int name_width(const Row *rows, uint32_t count)
-{
+static int name_width(const Row *rows, uint32_t count) {
     size_t width = strlen("kernel");
     for (uint32_t i = 0; i < count; i++)
-        if (strlen(rows[i].kernel->name) > width)
-            width = strlen(rows[i].kernel->name);
+        if (strlen(rows[i].kernel->name) > width) width = strlen(rows[i].kernel->name);
     return (int)width;
 }
 
 InfCode inf_kernels_print(InfError *e, const Plan *plan, const InfEngine *m, int64_t steps,
-                          FILE *out)
-{
+                          FILE *out) {
     uint32_t count;
     Row *rows = make_rows(plan, m, steps, &count);
-    if (!rows)
-        return inf_fail(e, INF_IO, "out of memory");
+    if (!rows) return inf_fail(e, INF_IO, "out of memory");
     int width = name_width(rows, count);
     fprintf(out, "%-*s  %-12s %6s %12s %12s", width, "kernel", "form", "calls", "bytes", "flops");
-    if (m)
-        fprintf(out, " %9s %8s %8s", "ms/step", "GB/s", "GFLOP/s");
+    if (m) fprintf(out, " %9s %8s %8s", "ms/step", "GB/s", "GFLOP/s");
     fputs("  lines\n", out);
     for (uint32_t i = 0; i < count; i++) {
         const Row *r = &rows[i];
@@ -116,12 +102,10 @@ InfCode inf_kernels_print(InfError *e, const Plan *plan, const InfEngine *m, int
 }
 
 InfCode inf_kernels_json(InfError *e, const Plan *plan, const InfEngine *m, int64_t steps,
-                         InfJson *j)
-{
+                         InfJson *j) {
     uint32_t count;
     Row *rows = make_rows(plan, m, steps, &count);
-    if (!rows)
-        return inf_fail(e, INF_IO, "out of memory");
+    if (!rows) return inf_fail(e, INF_IO, "out of memory");
     inf_json_open(j, '[');
     for (uint32_t i = 0; i < count; i++) {
         inf_json_open(j, '{');
@@ -130,8 +114,7 @@ InfCode inf_kernels_json(InfError *e, const Plan *plan, const InfEngine *m, int6
         inf_json_put_int(j, "calls", rows[i].calls);
         inf_json_put_int(j, "bytes", rows[i].kernel->bytes);
         inf_json_put_int(j, "flops", rows[i].kernel->flops);
-        if (m)
-            inf_json_put_float(j, "ms", (float)rows[i].ms);
+        if (m) inf_json_put_float(j, "ms", (float)rows[i].ms);
         inf_json_put_text(j, "lines", rows[i].kernel->lines);
         inf_json_close(j);
     }

@@ -15,11 +15,11 @@
 
 typedef struct InfLoader {
     InfImages images;
-    uint64_t count;  /* samples */
-    uint64_t bytes;  /* resident */
+    uint64_t count; /* samples */
+    uint64_t bytes; /* resident */
     uint64_t seed;
     bool shuffle;
-    uint64_t epoch;  /* of `order` */
+    uint64_t epoch; /* of `order` */
     InfPermutation order;
     const char *path; /* borrowed */
 } InfLoader;

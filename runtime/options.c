@@ -7,7 +7,14 @@
 #include <string.h>
 
 typedef enum ArgumentKind {
-    ARG_none, ARG_optional, ARG_text, ARG_count, ARG_whole, ARG_real, ARG_positive, ARG_words
+    ARG_none,
+    ARG_optional,
+    ARG_text,
+    ARG_count,
+    ARG_whole,
+    ARG_real,
+    ARG_positive,
+    ARG_words
 } ArgumentKind;
 
 typedef struct Command {
@@ -39,21 +46,17 @@ static const Option options[OPT_COUNT] = {
 enum { NAME_MAX_COMPARED = 63 };
 
 /* Levenshtein distance, with names cut at NAME_MAX_COMPARED. */
-static int edit_distance(const char *a, const char *b)
-{
+static int edit_distance(const char *a, const char *b) {
     int row[NAME_MAX_COMPARED + 1];
     int n = (int)strnlen(a, NAME_MAX_COMPARED), m = (int)strnlen(b, NAME_MAX_COMPARED);
-    for (int j = 0; j <= m; j++)
-        row[j] = j;
+    for (int j = 0; j <= m; j++) row[j] = j;
     for (int i = 1; i <= n; i++) {
         int diagonal = row[0];
         row[0] = i;
         for (int j = 1; j <= m; j++) {
             int best = diagonal + (a[i - 1] != b[j - 1]);
-            if (row[j] + 1 < best)
-                best = row[j] + 1;
-            if (row[j - 1] + 1 < best)
-                best = row[j - 1] + 1;
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
             diagonal = row[j];
             row[j] = best;
         }
@@ -61,8 +64,7 @@ static int edit_distance(const char *a, const char *b)
     return row[m];
 }
 
-const char *inf_nearest_name(const char *name, const char *const *candidates, int count)
-{
+const char *inf_nearest_name(const char *name, const char *const *candidates, int count) {
     const char *best = NULL;
     int limit = 1 + (int)strnlen(name, NAME_MAX_COMPARED) / 3;
     for (int i = 0; i < count; i++) {
@@ -76,8 +78,7 @@ const char *inf_nearest_name(const char *name, const char *const *candidates, in
 }
 
 /* "train.B" is named by "train.B" and by "B". */
-static bool setting_is(const PlanSetting *s, const char *name, size_t length)
-{
+static bool setting_is(const PlanSetting *s, const char *name, size_t length) {
     const char *dot = strrchr(s->key, '.');
     const char *last = dot ? dot + 1 : s->key;
     return (strlen(s->key) == length && strncmp(s->key, name, length) == 0) ||
@@ -86,8 +87,7 @@ static bool setting_is(const PlanSetting *s, const char *name, size_t length)
 
 /* When `name` is a setting that is part of the code, says how to build with another value. */
 static InfCode explain_fixed(InfError *e, const Plan *plan, const char *name, size_t length,
-                             const char *value)
-{
+                             const char *value) {
     for (uint32_t i = 0; i < plan->nsetting; i++) {
         const PlanSetting *s = &plan->setting[i];
         if (setting_is(s, name, length))
@@ -97,19 +97,15 @@ static InfCode explain_fixed(InfError *e, const Plan *plan, const char *name, si
     return INF_OK;
 }
 
-static InfCode fail_unknown_command(InfError *e, const char *name)
-{
+static InfCode fail_unknown_command(InfError *e, const char *name) {
     const char *names[CMD_COUNT];
-    for (int c = 1; c < CMD_COUNT; c++)
-        names[c - 1] = commands[c].name;
+    for (int c = 1; c < CMD_COUNT; c++) names[c - 1] = commands[c].name;
     const char *near = inf_nearest_name(name, names, CMD_COUNT - 1);
-    if (near)
-        return inf_fail(e, INF_USAGE, "unknown command '%s'; did you mean '%s'?", name, near);
+    if (near) return inf_fail(e, INF_USAGE, "unknown command '%s'; did you mean '%s'?", name, near);
     return inf_fail(e, INF_USAGE, "unknown command '%s'; --help lists them", name);
 }
 
-static InfCode fail_unknown_flag(InfError *e, InfCommand command, const char *name, size_t length)
-{
+static InfCode fail_unknown_flag(InfError *e, InfCommand command, const char *name, size_t length) {
     const char *names[OPT_COUNT];
     char typed[NAME_MAX_COMPARED + 1];
     int count = 0;
@@ -118,13 +114,11 @@ static InfCode fail_unknown_flag(InfError *e, InfCommand command, const char *na
         bool here = options[o].commands & 1u << command;
         if (!here && strcmp(options[o].flag, typed) == 0) {
             InfCommand other = CMD_none;
-            while (!(options[o].commands & 1u << other))
-                other++;
+            while (!(options[o].commands & 1u << other)) other++;
             return inf_fail(e, INF_USAGE, "--%s is an option of %s, not of %s", typed,
                             commands[other].name, commands[command].name);
         }
-        if (here)
-            names[count++] = options[o].flag;
+        if (here) names[count++] = options[o].flag;
     }
     const char *near = inf_nearest_name(typed, names, count);
     if (near)
@@ -134,22 +128,19 @@ static InfCode fail_unknown_flag(InfError *e, InfCommand command, const char *na
                     commands[command].name, commands[command].name);
 }
 
-static bool is_word_of(const char *text, const char *words)
-{
+static bool is_word_of(const char *text, const char *words) {
     size_t length = strlen(text);
     for (const char *at = words; length > 0; at++) {
         if (strncmp(at, text, length) == 0 && (at[length] == '|' || at[length] == '\0'))
             return true;
         at = strchr(at, '|');
-        if (!at)
-            return false;
+        if (!at) return false;
     }
     return false;
 }
 
 /* Converts and checks the argument of an option that has one. */
-static InfCode convert(InfError *e, const Option *o, InfOptionValue *v)
-{
+static InfCode convert(InfError *e, const Option *o, InfOptionValue *v) {
     char *end = NULL;
     errno = 0;
     switch (o->kind) {
@@ -188,15 +179,14 @@ typedef struct Cursor {
     int at;
 } Cursor;
 
-static InfCode parse_flag(InfError *e, const Plan *plan, Cursor *c, InfOptions *out)
-{
+static InfCode parse_flag(InfError *e, const Plan *plan, Cursor *c, InfOptions *out) {
     const char *name = c->argv[c->at] + 2, *equals = strchr(name, '=');
     size_t length = equals ? (size_t)(equals - name) : strlen(name);
     const char *next = c->at + 1 < c->argc ? c->argv[c->at + 1] : NULL;
     int id = 0;
-    while (id < OPT_COUNT && !((options[id].commands & 1u << out->command) &&
-                               strlen(options[id].flag) == length &&
-                               strncmp(options[id].flag, name, length) == 0))
+    while (id < OPT_COUNT &&
+           !((options[id].commands & 1u << out->command) && strlen(options[id].flag) == length &&
+             strncmp(options[id].flag, name, length) == 0))
         id++;
     if (id == OPT_COUNT) {
         const char *value = equals ? equals + 1 : next && next[0] != '-' ? next : NULL;
@@ -206,8 +196,7 @@ static InfCode parse_flag(InfError *e, const Plan *plan, Cursor *c, InfOptions *
 
     const Option *o = &options[id];
     InfOptionValue *v = &out->value[id];
-    if (v->given)
-        return inf_fail(e, INF_USAGE, "--%s is given twice", o->flag);
+    if (v->given) return inf_fail(e, INF_USAGE, "--%s is given twice", o->flag);
     *v = (InfOptionValue){.given = true, .text = equals ? equals + 1 : NULL};
     if (o->kind == ARG_none && equals)
         return inf_fail(e, INF_USAGE, "--%s takes no argument", o->flag);
@@ -223,8 +212,7 @@ static InfCode parse_flag(InfError *e, const Plan *plan, Cursor *c, InfOptions *
 }
 
 /* Something that is not a --flag: -D, -h, key=value or a stray word. */
-static InfCode parse_word(InfError *e, const Plan *plan, Cursor *c, InfOptions *out)
-{
+static InfCode parse_word(InfError *e, const Plan *plan, Cursor *c, InfOptions *out) {
     const char *word = c->argv[c->at];
     if (strcmp(word, "-h") == 0) {
         out->help = true;
@@ -243,8 +231,7 @@ static InfCode parse_word(InfError *e, const Plan *plan, Cursor *c, InfOptions *
                     commands[out->command].name);
 }
 
-InfCode inf_options_parse(InfError *e, const Plan *plan, int argc, char **argv, InfOptions *out)
-{
+InfCode inf_options_parse(InfError *e, const Plan *plan, int argc, char **argv, InfOptions *out) {
     *out = (InfOptions){0};
     Cursor c = {argc, argv, 2};
     if (argc < 2)
@@ -258,10 +245,8 @@ InfCode inf_options_parse(InfError *e, const Plan *plan, int argc, char **argv, 
         return INF_OK;
     }
     for (int i = 1; i < CMD_COUNT; i++)
-        if (strcmp(argv[1], commands[i].name) == 0)
-            out->command = (InfCommand)i;
-    if (out->command == CMD_none)
-        return fail_unknown_command(e, argv[1]);
+        if (strcmp(argv[1], commands[i].name) == 0) out->command = (InfCommand)i;
+    if (out->command == CMD_none) return fail_unknown_command(e, argv[1]);
     while (c.at < argc) {
         if (strncmp(argv[c.at], "--", 2) == 0 && argv[c.at][2])
             TRY(parse_flag(e, plan, &c, out));
@@ -272,20 +257,19 @@ InfCode inf_options_parse(InfError *e, const Plan *plan, int argc, char **argv, 
     return INF_OK;
 }
 
-static void help_all(FILE *out, const Plan *plan)
-{
+static void help_all(FILE *out, const Plan *plan) {
     fprintf(out, "usage: %s COMMAND [options]\n\ncommands:\n", plan->model);
     for (int i = 1; i < CMD_COUNT; i++)
         fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].help);
-    fprintf(out, "\n%s COMMAND --help lists the options of a command.\n"
+    fprintf(out,
+            "\n%s COMMAND --help lists the options of a command.\n"
             "Built from %s by infinic %s for %s.\n"
             "Exit codes: 0 ok, 2 usage, 4 bad data or weights, 5 files and devices,\n"
             "6 non-finite numbers, 75 stopped by a signal.\n",
             plan->model, plan->file, plan->compiler, plan->target);
 }
 
-void inf_options_help(FILE *out, const Plan *plan, InfCommand command)
-{
+void inf_options_help(FILE *out, const Plan *plan, InfCommand command) {
     if (command == CMD_none) {
         help_all(out, plan);
         return;
@@ -293,8 +277,7 @@ void inf_options_help(FILE *out, const Plan *plan, InfCommand command)
     fprintf(out, "usage: %s %s [options]\n%s\n\noptions:\n", plan->model, commands[command].name,
             commands[command].help);
     for (int o = 0; o < OPT_COUNT; o++) {
-        if (!(options[o].commands & 1u << command))
-            continue;
+        if (!(options[o].commands & 1u << command)) continue;
         char left[64];
         snprintf(left, sizeof left, "--%s%s%s%s", options[o].flag,
                  options[o].kind == ARG_none       ? ""

@@ -45,23 +45,20 @@ void inf_options_help(FILE *out, const Plan *plan, InfCommand command);
 /* The candidate nearest to `name`, or NULL when none is near. */
 const char *inf_nearest_name(const char *name, const char *const *candidates, int count);
 
-static inline bool inf_option_given(const InfOptions *o, InfOptionId id)
-{
+static inline bool inf_option_given(const InfOptions *o, InfOptionId id) {
     return o->value[id].given;
 }
 
-static inline int64_t inf_option_whole(const InfOptions *o, InfOptionId id, int64_t otherwise)
-{
+static inline int64_t inf_option_whole(const InfOptions *o, InfOptionId id, int64_t otherwise) {
     return o->value[id].given ? o->value[id].whole : otherwise;
 }
 
-static inline double inf_option_real(const InfOptions *o, InfOptionId id, double otherwise)
-{
+static inline double inf_option_real(const InfOptions *o, InfOptionId id, double otherwise) {
     return o->value[id].given ? o->value[id].real : otherwise;
 }
 
-static inline const char *inf_option_text(const InfOptions *o, InfOptionId id, const char *otherwise)
-{
+static inline const char *inf_option_text(const InfOptions *o, InfOptionId id,
+                                          const char *otherwise) {
     return o->value[id].given && o->value[id].text ? o->value[id].text : otherwise;
 }
 

@@ -6,13 +6,11 @@
 #include <string.h>
 
 /* The block's name with the '*' replaced by indices, in fresh memory. */
-static char *expand_name(const PlanParam *block, const int64_t *index)
-{
+static char *expand_name(const PlanParam *block, const int64_t *index) {
     char *text = NULL;
     size_t length = 0;
     FILE *out = open_memstream(&text, &length);
-    if (!out)
-        return NULL;
+    if (!out) return NULL;
     int axis = 0;
     for (const char *c = block->name; *c; c++) {
         if (*c == '*' && axis < block->nstack)
@@ -24,23 +22,19 @@ static char *expand_name(const PlanParam *block, const int64_t *index)
     return text;
 }
 
-static int64_t product(const int64_t *dim, int n)
-{
+static int64_t product(const int64_t *dim, int n) {
     int64_t total = 1;
-    for (int i = 0; i < n; i++)
-        total *= dim[i];
+    for (int i = 0; i < n; i++) total *= dim[i];
     return total;
 }
 
-static int by_name(const void *a, const void *b)
-{
+static int by_name(const void *a, const void *b) {
     const InfParam *x = a, *y = b;
     return strcmp(x->name, y->name);
 }
 
 /* Appends the tensors of one block. */
-static bool add_block(InfParams *all, const PlanParam *block)
-{
+static bool add_block(InfParams *all, const PlanParam *block) {
     int64_t tensors = product(block->stack, block->nstack);
     int64_t stored_bytes = product(block->stored, block->ndim) * (int64_t)sizeof(float);
     for (int64_t i = 0; i < tensors; i++) {
@@ -55,39 +49,32 @@ static bool add_block(InfParams *all, const PlanParam *block)
                         .offset = block->offset + i * stored_bytes,
                         .use_offset = i * stored_bytes,
                         .count = product(block->dim, block->ndim)};
-        if (!p->name)
-            return false;
+        if (!p->name) return false;
         all->count++;
     }
     return true;
 }
 
-InfCode inf_params_open(InfError *e, const Plan *plan, InfParams *out)
-{
+InfCode inf_params_open(InfError *e, const Plan *plan, InfParams *out) {
     *out = (InfParams){0};
     int64_t total = 0;
     for (uint32_t i = 0; i < plan->nparam; i++)
         total += product(plan->param[i].stack, plan->param[i].nstack);
     out->param = calloc((size_t)total + 1, sizeof *out->param);
     bool enough = out->param != NULL;
-    for (uint32_t i = 0; enough && i < plan->nparam; i++)
-        enough = add_block(out, &plan->param[i]);
-    if (!enough)
-        return inf_fail(e, INF_IO, "out of memory");
+    for (uint32_t i = 0; enough && i < plan->nparam; i++) enough = add_block(out, &plan->param[i]);
+    if (!enough) return inf_fail(e, INF_IO, "out of memory");
     qsort(out->param, (size_t)out->count, sizeof *out->param, by_name);
     return INF_OK;
 }
 
-void inf_params_close(InfParams *all)
-{
-    for (int i = 0; i < all->count; i++)
-        free(all->param[i].name);
+void inf_params_close(InfParams *all) {
+    for (int i = 0; i < all->count; i++) free(all->param[i].name);
     free(all->param);
     *all = (InfParams){0};
 }
 
-const InfParam *inf_params_find(const InfParams *all, const char *name)
-{
+const InfParam *inf_params_find(const InfParams *all, const char *name) {
     union {
         const char *in;
         char *out;
@@ -96,28 +83,23 @@ const InfParam *inf_params_find(const InfParams *all, const char *name)
     return bsearch(&key, all->param, (size_t)all->count, sizeof key, by_name);
 }
 
-bool inf_param_contiguous(const InfParam *p)
-{
+bool inf_param_contiguous(const InfParam *p) {
     const PlanParam *b = p->block;
     for (int axis = 1; axis < b->ndim; axis++)
-        if (b->stored[axis] != b->dim[axis])
-            return false;
+        if (b->stored[axis] != b->dim[axis]) return false;
     return true;
 }
 
-int64_t inf_param_row_length(const InfParam *p)
-{
+int64_t inf_param_row_length(const InfParam *p) {
     return p->block->ndim ? p->block->dim[p->block->ndim - 1] : 1;
 }
 
-int64_t inf_param_row_count(const InfParam *p)
-{
+int64_t inf_param_row_count(const InfParam *p) {
     int64_t length = inf_param_row_length(p);
     return length > 0 ? p->count / length : 0;
 }
 
-int64_t inf_param_row_at(const InfParam *p, int64_t row)
-{
+int64_t inf_param_row_at(const InfParam *p, int64_t row) {
     const PlanParam *b = p->block;
     int64_t at = 0, stride = b->ndim ? b->stored[b->ndim - 1] : 1;
     for (int axis = b->ndim - 2; axis >= 0; axis--) {
@@ -128,63 +110,54 @@ int64_t inf_param_row_at(const InfParam *p, int64_t row)
     return at;
 }
 
-void inf_param_gather(const InfParam *p, const float *stored, float *logical)
-{
+void inf_param_gather(const InfParam *p, const float *stored, float *logical) {
     int64_t length = inf_param_row_length(p), rows = inf_param_row_count(p);
     for (int64_t row = 0; row < rows; row++)
         memcpy(logical + row * length, stored + inf_param_row_at(p, row),
                (size_t)length * sizeof(float));
 }
 
-void inf_param_scatter(const InfParam *p, const float *logical, float *stored)
-{
+void inf_param_scatter(const InfParam *p, const float *logical, float *stored) {
     int64_t length = inf_param_row_length(p), rows = inf_param_row_count(p);
     for (int64_t row = 0; row < rows; row++)
         memcpy(stored + inf_param_row_at(p, row), logical + row * length,
                (size_t)length * sizeof(float));
 }
 
-static const float *use_at(const InfParam *p, const InfEngine *m, int use)
-{
-    int64_t offset = use == 0 ? p->offset
-                              : p->block->use_offset + (use - 1) * p->block->use_stride +
-                                    p->use_offset;
+static const float *use_at(const InfParam *p, const InfEngine *m, int use) {
+    int64_t offset = use == 0
+                         ? p->offset
+                         : p->block->use_offset + (use - 1) * p->block->use_stride + p->use_offset;
     return inf_engine_at(m, PLAN_REGION_grad, offset);
 }
 
-void inf_param_gradient(const InfParam *p, const InfEngine *m, float scale, float *to)
-{
+void inf_param_gradient(const InfParam *p, const InfEngine *m, float scale, float *to) {
     int64_t length = inf_param_row_length(p), rows = inf_param_row_count(p);
     for (int64_t row = 0; row < rows; row++) {
         int64_t at = inf_param_row_at(p, row);
         for (int64_t i = 0; i < length; i++) {
             float sum = use_at(p, m, 0)[at + i];
-            for (int use = 1; use < p->block->uses; use++)
-                sum += use_at(p, m, use)[at + i];
+            for (int use = 1; use < p->block->uses; use++) sum += use_at(p, m, use)[at + i];
             to[row * length + i] = sum * scale;
         }
     }
 }
 
-static bool has_nonfinite(const InfParam *p, const float *stored)
-{
+static bool has_nonfinite(const InfParam *p, const float *stored) {
     int64_t length = inf_param_row_length(p), rows = inf_param_row_count(p);
     for (int64_t row = 0; row < rows; row++) {
         const float *at = stored + inf_param_row_at(p, row);
         for (int64_t i = 0; i < length; i++)
-            if (!isfinite(at[i]))
-                return true;
+            if (!isfinite(at[i])) return true;
     }
     return false;
 }
 
-const InfParam *inf_params_find_nonfinite(const InfParams *all, const InfEngine *m)
-{
+const InfParam *inf_params_find_nonfinite(const InfParams *all, const InfEngine *m) {
     for (int i = 0; i < all->count; i++) {
         const InfParam *p = &all->param[i];
         for (int use = 0; p->block->trainable && use < p->block->uses; use++)
-            if (has_nonfinite(p, use_at(p, m, use)))
-                return p;
+            if (has_nonfinite(p, use_at(p, m, use))) return p;
     }
     return NULL;
 }

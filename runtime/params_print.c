@@ -14,12 +14,10 @@ typedef struct Line {
 } Line;
 
 /* Whether `name` lies below the path `prefix` and, when asked, directly below. */
-static bool selected(const char *name, const InfParamsFormat *f)
-{
+static bool selected(const char *name, const InfParamsFormat *f) {
     const char *rest = name;
     size_t length = f->prefix ? strlen(f->prefix) : 0;
-    if (length > 0 && f->prefix[length - 1] == '.')
-        length--;
+    if (length > 0 && f->prefix[length - 1] == '.') length--;
     if (length > 0) {
         if (strncmp(name, f->prefix, length) != 0 || (name[length] != '.' && name[length] != '\0'))
             return false;
@@ -28,24 +26,21 @@ static bool selected(const char *name, const InfParamsFormat *f)
     return !f->no_recurse || !strchr(rest, '.');
 }
 
-static int by_name(const void *a, const void *b)
-{
+static int by_name(const void *a, const void *b) {
     const Line *x = a, *y = b;
     return strcmp(x->name, y->name);
 }
 
 /* The tensor that an alias names: the one of its block (tied blocks are not stacked). */
-static const InfParam *alias_target(const InfParams *all, const Plan *plan, const PlanAlias *alias)
-{
+static const InfParam *alias_target(const InfParams *all, const Plan *plan,
+                                    const PlanAlias *alias) {
     for (int i = 0; i < all->count; i++)
-        if (all->param[i].block == &plan->param[alias->param])
-            return &all->param[i];
+        if (all->param[i].block == &plan->param[alias->param]) return &all->param[i];
     return NULL;
 }
 
 static Line *make_lines(const InfParams *all, const Plan *plan, const InfParamsFormat *f,
-                        int *count)
-{
+                        int *count) {
     Line *lines = calloc((size_t)all->count + plan->nalias + 1, sizeof *lines);
     *count = 0;
     for (int i = 0; lines && i < all->count; i++)
@@ -56,21 +51,17 @@ static Line *make_lines(const InfParams *all, const Plan *plan, const InfParamsF
         if (p && selected(plan->alias[i].name, f))
             lines[(*count)++] = (Line){plan->alias[i].name, p, true};
     }
-    if (lines)
-        qsort(lines, (size_t)*count, sizeof *lines, by_name);
+    if (lines) qsort(lines, (size_t)*count, sizeof *lines, by_name);
     return lines;
 }
 
-static const char *shape_of(const PlanParam *b, char *text, size_t bytes)
-{
+static const char *shape_of(const PlanParam *b, char *text, size_t bytes) {
     uint64_t shape[PLAN_NDIM_MAX];
-    for (int i = 0; i < b->ndim; i++)
-        shape[i] = (uint64_t)b->dim[i];
+    for (int i = 0; i < b->ndim; i++) shape[i] = (uint64_t)b->dim[i];
     return inf_shape_text(shape, b->ndim, text, bytes);
 }
 
-static const char *init_of(const PlanParam *b, char *text, size_t bytes)
-{
+static const char *init_of(const PlanParam *b, char *text, size_t bytes) {
     static const char *const names[] = {
         [PLAN_INIT_zeros] = "zeros",
         [PLAN_INIT_ones] = "ones",
@@ -84,8 +75,7 @@ static const char *init_of(const PlanParam *b, char *text, size_t bytes)
     return text;
 }
 
-static void print_text(const Plan *plan, const Line *lines, int count, FILE *out)
-{
+static void print_text(const Plan *plan, const Line *lines, int count, FILE *out) {
     int name_width = 4, shape_width = 5;
     char shape[256], init[64];
     for (int i = 0; i < count; i++) {
@@ -113,8 +103,7 @@ static void print_text(const Plan *plan, const Line *lines, int count, FILE *out
     fprintf(out, "%lld parameters in %d tensors\n", (long long)total, tensors);
 }
 
-static void print_json(const Line *lines, int count, FILE *out)
-{
+static void print_json(const Line *lines, int count, FILE *out) {
     InfJson j;
     char init[64];
     inf_json_init(&j, out);
@@ -125,8 +114,7 @@ static void print_json(const Line *lines, int count, FILE *out)
         inf_json_put_text(&j, "name", lines[i].name);
         inf_json_key(&j, "shape");
         inf_json_open(&j, '[');
-        for (int axis = 0; axis < b->ndim; axis++)
-            inf_json_int(&j, b->dim[axis]);
+        for (int axis = 0; axis < b->ndim; axis++) inf_json_int(&j, b->dim[axis]);
         inf_json_close(&j);
         if (lines[i].alias) {
             inf_json_put_text(&j, "alias_of", lines[i].param->name);
@@ -142,14 +130,12 @@ static void print_json(const Line *lines, int count, FILE *out)
     fputc('\n', out);
 }
 
-InfCode inf_params_print(InfError *e, const Plan *plan, InfParamsFormat format, FILE *out)
-{
+InfCode inf_params_print(InfError *e, const Plan *plan, InfParamsFormat format, FILE *out) {
     InfParams all;
     InfCode code = inf_params_open(e, plan, &all);
     int count = 0;
     Line *lines = code == INF_OK ? make_lines(&all, plan, &format, &count) : NULL;
-    if (code == INF_OK && !lines)
-        code = inf_fail(e, INF_IO, "out of memory");
+    if (code == INF_OK && !lines) code = inf_fail(e, INF_IO, "out of memory");
     if (code == INF_OK && count == 0 && format.prefix)
         code = inf_fail(e, INF_USAGE, "no parameter lies below '%s'", format.prefix);
     if (code == INF_OK && format.json)

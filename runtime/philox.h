@@ -30,8 +30,7 @@ typedef struct InfRandom4 {
 } InfRandom4;
 
 /* Ten rounds on a 128-bit counter under a 64-bit key. */
-static inline InfRandom4 inf_philox(InfRandom4 counter, uint32_t key0, uint32_t key1)
-{
+static inline InfRandom4 inf_philox(InfRandom4 counter, uint32_t key0, uint32_t key1) {
     for (int round = 0; round < 10; round++) {
         uint64_t p0 = (uint64_t)0xD2511F53u * counter.v[0];
         uint64_t p1 = (uint64_t)0xCD9E8D57u * counter.v[2];
@@ -45,8 +44,7 @@ static inline InfRandom4 inf_philox(InfRandom4 counter, uint32_t key0, uint32_t 
 }
 
 /* Folds the parts of a stream that do not change inside it into a 64-bit key. */
-static inline uint64_t inf_random_fold(InfRandomKey k)
-{
+static inline uint64_t inf_random_fold(InfRandomKey k) {
     InfRandom4 a = {{(uint32_t)k.id, (uint32_t)(k.id >> 32), k.purpose, k.step}};
     InfRandom4 b = inf_philox(a, (uint32_t)k.seed, (uint32_t)(k.seed >> 32));
     b.v[2] ^= k.microbatch;
@@ -55,16 +53,12 @@ static inline uint64_t inf_random_fold(InfRandomKey k)
 }
 
 /* Four numbers, elements 4*block .. 4*block+3 of the stream with this folded key. */
-static inline InfRandom4 inf_random_block(uint64_t folded, uint64_t block)
-{
+static inline InfRandom4 inf_random_block(uint64_t folded, uint64_t block) {
     InfRandom4 c = {{(uint32_t)block, (uint32_t)(block >> 32), 0, 0}};
     return inf_philox(c, (uint32_t)folded, (uint32_t)(folded >> 32));
 }
 
 /* 24 bits -> [0, 1) in f32, exactly. */
-static inline float inf_unit_float(uint32_t x)
-{
-    return (float)(x >> 8) * 0x1p-24f;
-}
+static inline float inf_unit_float(uint32_t x) { return (float)(x >> 8) * 0x1p-24f; }
 
 #endif

@@ -9,8 +9,7 @@
 enum { TERMINAL_MS = 200, PLAIN_MS = 5000 };
 
 void inf_progress_open(InfProgress *p, bool quiet, int64_t first, int64_t steps,
-                       int64_t steps_per_epoch)
-{
+                       int64_t steps_per_epoch) {
     *p = (InfProgress){.quiet = quiet,
                        .terminal = isatty(STDERR_FILENO) == 1,
                        .first = first,
@@ -19,8 +18,7 @@ void inf_progress_open(InfProgress *p, bool quiet, int64_t first, int64_t steps,
                        .started_ms = inf_clock_ms()};
 }
 
-const char *inf_duration_text(double seconds, char *out)
-{
+const char *inf_duration_text(double seconds, char *out) {
     long long s = seconds < 0 ? 0 : seconds > 1e9 ? 1000000000 : (long long)(seconds + 0.5);
     if (s >= 3600)
         snprintf(out, 32, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
@@ -29,11 +27,11 @@ const char *inf_duration_text(double seconds, char *out)
     return out;
 }
 
-void inf_progress_step(InfProgress *p, int64_t step, float loss, double units_per_s)
-{
+void inf_progress_step(InfProgress *p, int64_t step, float loss, double units_per_s) {
     double now = inf_clock_ms();
     bool last = step == p->steps;
-    if (p->quiet || (p->shown && !last && now - p->shown_ms < (p->terminal ? TERMINAL_MS : PLAIN_MS)))
+    if (p->quiet ||
+        (p->shown && !last && now - p->shown_ms < (p->terminal ? TERMINAL_MS : PLAIN_MS)))
         return;
     double done = (double)(step - p->first), left = (double)(p->steps - step);
     char eta[32];
@@ -49,9 +47,7 @@ void inf_progress_step(InfProgress *p, int64_t step, float loss, double units_pe
     p->shown_ms = now;
 }
 
-void inf_progress_break(InfProgress *p)
-{
-    if (p->pending)
-        fputc('\n', stderr);
+void inf_progress_break(InfProgress *p) {
+    if (p->pending) fputc('\n', stderr);
     p->pending = false;
 }

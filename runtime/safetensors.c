@@ -31,30 +31,21 @@ static const struct {
     [INF_DTYPE_I64] = {"I64", 8},         [INF_DTYPE_U64] = {"U64", 8},
 };
 
-const char *inf_dtype_name(InfDtype dtype)
-{
-    return dtypes[dtype].name;
-}
+const char *inf_dtype_name(InfDtype dtype) { return dtypes[dtype].name; }
 
-uint64_t inf_dtype_bytes(InfDtype dtype)
-{
-    return dtypes[dtype].bytes;
-}
+uint64_t inf_dtype_bytes(InfDtype dtype) { return dtypes[dtype].bytes; }
 
-const char *inf_shape_text(const uint64_t *shape, int ndim, char *out, size_t bytes)
-{
+const char *inf_shape_text(const uint64_t *shape, int ndim, char *out, size_t bytes) {
     size_t at = (size_t)snprintf(out, bytes, "[");
     for (int i = 0; i < ndim && at < bytes; i++)
         at += (size_t)snprintf(out + at, bytes - at, "%s%llu", i ? ", " : "",
                                (unsigned long long)shape[i]);
-    if (at < bytes)
-        snprintf(out + at, bytes - at, "]");
+    if (at < bytes) snprintf(out + at, bytes - at, "]");
     return out;
 }
 
 /* jansson recurses; this counts first, so that no input can exhaust the stack. */
-static bool depth_within(const char *text, size_t bytes, int depth_max)
-{
+static bool depth_within(const char *text, size_t bytes, int depth_max) {
     int depth = 0;
     bool quoted = false;
     for (size_t i = 0; i < bytes; i++) {
@@ -67,8 +58,7 @@ static bool depth_within(const char *text, size_t bytes, int depth_max)
         } else if (c == '"') {
             quoted = true;
         } else if (c == '{' || c == '[') {
-            if (++depth > depth_max)
-                return false;
+            if (++depth > depth_max) return false;
         } else if (c == '}' || c == ']') {
             depth--;
         }
@@ -76,8 +66,8 @@ static bool depth_within(const char *text, size_t bytes, int depth_max)
     return true;
 }
 
-InfCode inf_json_parse(InfError *e, const char *path, const char *text, size_t bytes, json_t **out)
-{
+InfCode inf_json_parse(InfError *e, const char *path, const char *text, size_t bytes,
+                       json_t **out) {
     if (bytes == 0 || text[0] != '{')
         return inf_fail(e, INF_DATA, "%s: its JSON does not start with '{'", path);
     if (!depth_within(text, bytes, DEPTH_MAX))
@@ -90,26 +80,22 @@ InfCode inf_json_parse(InfError *e, const char *path, const char *text, size_t b
     return INF_OK;
 }
 
-static InfCode check_metadata(InfError *e, const char *path, json_t *metadata)
-{
+static InfCode check_metadata(InfError *e, const char *path, json_t *metadata) {
     if (!json_is_object(metadata))
         return inf_fail(e, INF_DATA, "%s: __metadata__ is not an object", path);
     const char *key;
     json_t *value;
-    json_object_foreach(metadata, key, value)
-        if (!json_is_string(value))
-            return inf_fail(e, INF_DATA, "%s: __metadata__: '%s' is not a string", path, key);
+    json_object_foreach(metadata, key, value) if (!json_is_string(value)) return inf_fail(
+        e, INF_DATA, "%s: __metadata__: '%s' is not a string", path, key);
     return INF_OK;
 }
 
-static InfCode check_name(InfError *e, const char *path, const char *name)
-{
+static InfCode check_name(InfError *e, const char *path, const char *name) {
     size_t length = strlen(name);
     if (length > INF_TENSOR_NAME_MAX)
         return inf_fail(e, INF_DATA, "%s: a tensor's name has %zu bytes; at most %d are allowed",
                         path, length, INF_TENSOR_NAME_MAX);
-    if (length == 0)
-        return inf_fail(e, INF_DATA, "%s: a tensor has an empty name", path);
+    if (length == 0) return inf_fail(e, INF_DATA, "%s: a tensor has an empty name", path);
     for (const char *c = name; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f)
             return inf_fail(e, INF_DATA, "%s: a tensor's name holds the control character 0x%02x",
@@ -117,11 +103,9 @@ static InfCode check_name(InfError *e, const char *path, const char *name)
     return INF_OK;
 }
 
-static InfCode parse_dtype(InfError *e, const char *path, json_t *value, InfTensor *t)
-{
+static InfCode parse_dtype(InfError *e, const char *path, json_t *value, InfTensor *t) {
     const char *text = json_string_value(value);
-    if (!text)
-        return inf_fail(e, INF_DATA, "%s: '%s': dtype is not a string", path, t->name);
+    if (!text) return inf_fail(e, INF_DATA, "%s: '%s': dtype is not a string", path, t->name);
     for (int d = INF_DTYPE_none + 1; d < INF_DTYPE_COUNT; d++)
         if (strcmp(dtypes[d].name, text) == 0) {
             t->dtype = (InfDtype)d;
@@ -130,8 +114,7 @@ static InfCode parse_dtype(InfError *e, const char *path, json_t *value, InfTens
     return inf_fail(e, INF_DATA, "%s: '%s': unknown dtype '%.32s'", path, t->name, text);
 }
 
-static InfCode parse_shape(InfError *e, const char *path, json_t *value, InfTensor *t)
-{
+static InfCode parse_shape(InfError *e, const char *path, json_t *value, InfTensor *t) {
     if (!json_is_array(value))
         return inf_fail(e, INF_DATA, "%s: '%s': shape is not a list", path, t->name);
     size_t ndim = json_array_size(value);
@@ -142,8 +125,10 @@ static InfCode parse_shape(InfError *e, const char *path, json_t *value, InfTens
     for (int i = 0; i < t->ndim; i++) {
         json_t *extent = json_array_get(value, (size_t)i);
         if (!json_is_integer(extent) || json_integer_value(extent) < 0)
-            return inf_fail(e, INF_DATA, "%s: '%s': extent %d of its shape is not an integer in "
-                            "0 .. 2^63-1", path, t->name, i);
+            return inf_fail(e, INF_DATA,
+                            "%s: '%s': extent %d of its shape is not an integer in "
+                            "0 .. 2^63-1",
+                            path, t->name, i);
         t->shape[i] = (uint64_t)json_integer_value(extent);
     }
     if (!inf_product(t->shape, t->ndim, &t->count) ||
@@ -154,13 +139,14 @@ static InfCode parse_shape(InfError *e, const char *path, json_t *value, InfTens
 }
 
 /* Leaves t->offset relative to the end of the header. */
-static InfCode parse_offsets(InfError *e, const char *path, json_t *value, InfTensor *t)
-{
+static InfCode parse_offsets(InfError *e, const char *path, json_t *value, InfTensor *t) {
     json_t *begin = json_array_get(value, 0), *end = json_array_get(value, 1);
     if (json_array_size(value) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
         json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin))
-        return inf_fail(e, INF_DATA, "%s: '%s': data_offsets is not [begin, end] with "
-                        "0 <= begin <= end", path, t->name);
+        return inf_fail(e, INF_DATA,
+                        "%s: '%s': data_offsets is not [begin, end] with "
+                        "0 <= begin <= end",
+                        path, t->name);
     t->offset = (uint64_t)json_integer_value(begin);
     uint64_t span = (uint64_t)json_integer_value(end) - t->offset;
     char shape[256];
@@ -172,8 +158,7 @@ static InfCode parse_offsets(InfError *e, const char *path, json_t *value, InfTe
     return INF_OK;
 }
 
-static InfCode parse_entry(InfError *e, const char *path, json_t *entry, InfTensor *t)
-{
+static InfCode parse_entry(InfError *e, const char *path, json_t *entry, InfTensor *t) {
     if (!json_is_object(entry))
         return inf_fail(e, INF_DATA, "%s: '%s' is not an object", path, t->name);
     json_t *dtype = json_object_get(entry, "dtype"), *shape = json_object_get(entry, "shape");
@@ -186,19 +171,16 @@ static InfCode parse_entry(InfError *e, const char *path, json_t *entry, InfTens
     return parse_offsets(e, path, offsets, t);
 }
 
-static int by_offset(const void *a, const void *b)
-{
+static int by_offset(const void *a, const void *b) {
     const InfTensor *x = a, *y = b;
-    if (x->offset != y->offset)
-        return x->offset < y->offset ? -1 : 1;
-    if (x->bytes != y->bytes)
-        return x->bytes < y->bytes ? -1 : 1;
+    if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
+    if (x->bytes != y->bytes) return x->bytes < y->bytes ? -1 : 1;
     return strcmp(x->name, y->name);
 }
 
 /* The entries, sorted by begin, tile the file from the end of the header to its own end. */
-static InfCode check_layout(InfError *e, const char *path, InfTensor *t, int count, uint64_t bytes)
-{
+static InfCode check_layout(InfError *e, const char *path, InfTensor *t, int count,
+                            uint64_t bytes) {
     qsort(t, (size_t)count, sizeof *t, by_offset);
     uint64_t at = 0;
     for (int i = 0; i < count; i++) {
@@ -217,14 +199,12 @@ static InfCode check_layout(InfError *e, const char *path, InfTensor *t, int cou
     return INF_OK;
 }
 
-static InfCode parse_header(InfError *e, InfTensors *set, int file, json_t *root, uint64_t base)
-{
+static InfCode parse_header(InfError *e, InfTensors *set, int file, json_t *root, uint64_t base) {
     const char *path = set->paths[file];
     uint64_t data_bytes = set->files[file].size - base;
     size_t old = (size_t)set->count, total = old + json_object_size(root);
     InfTensor *grown = realloc(set->tensors, (total + 1) * sizeof *grown);
-    if (!grown)
-        return inf_fail(e, INF_IO, "%s: out of memory", path);
+    if (!grown) return inf_fail(e, INF_IO, "%s: out of memory", path);
     set->tensors = grown;
 
     const char *key;
@@ -237,8 +217,7 @@ static InfCode parse_header(InfError *e, InfTensors *set, int file, json_t *root
         TRY(check_name(e, path, key));
         InfTensor *t = &set->tensors[set->count];
         *t = (InfTensor){.name = strdup(key), .file = file};
-        if (!t->name)
-            return inf_fail(e, INF_IO, "%s: out of memory", path);
+        if (!t->name) return inf_fail(e, INF_IO, "%s: out of memory", path);
         set->count++;
         TRY(parse_entry(e, path, entry, t));
     }
@@ -249,8 +228,7 @@ static InfCode parse_header(InfError *e, InfTensors *set, int file, json_t *root
     return INF_OK;
 }
 
-static InfCode read_header(InfError *e, InfTensors *set, int file)
-{
+static InfCode read_header(InfError *e, InfTensors *set, int file) {
     InfFile *f = &set->files[file];
     unsigned char head[32] = {0};
     if (f->size < 8)
@@ -259,40 +237,34 @@ static InfCode read_header(InfError *e, InfTensors *set, int file)
     size_t sample = f->size < sizeof head ? (size_t)f->size : sizeof head;
     TRY(inf_file_read_at(e, f, 0, head, sample));
     uint64_t length = 0;
-    for (int i = 7; i >= 0; i--)
-        length = length << 8 | head[i];
+    for (int i = 7; i >= 0; i--) length = length << 8 | head[i];
     if (length > HEADER_BYTES_MAX || length > f->size - 8) {
         const char *other = inf_file_sniff(head, sample);
         if (other)
             return inf_fail(e, INF_DATA, "%s: this is %s, not a safetensors file", f->path, other);
-        return inf_fail(e, INF_DATA, "%s: not a safetensors file, or truncated: its header would "
-                        "have %llu bytes (at most %d, and %llu are in the file)", f->path,
-                        (unsigned long long)length, HEADER_BYTES_MAX,
+        return inf_fail(e, INF_DATA,
+                        "%s: not a safetensors file, or truncated: its header would "
+                        "have %llu bytes (at most %d, and %llu are in the file)",
+                        f->path, (unsigned long long)length, HEADER_BYTES_MAX,
                         (unsigned long long)(f->size - 8));
     }
     char *text = malloc((size_t)length + 1);
-    if (!text)
-        return inf_fail(e, INF_IO, "%s: out of memory", f->path);
+    if (!text) return inf_fail(e, INF_IO, "%s: out of memory", f->path);
     json_t *root = NULL;
     InfCode code = inf_file_read_at(e, f, 8, text, length);
-    if (code == INF_OK)
-        code = inf_json_parse(e, f->path, text, (size_t)length, &root);
+    if (code == INF_OK) code = inf_json_parse(e, f->path, text, (size_t)length, &root);
     free(text);
-    if (code == INF_OK)
-        code = parse_header(e, set, file, root, length + 8);
+    if (code == INF_OK) code = parse_header(e, set, file, root, length + 8);
     json_decref(root);
     return code;
 }
 
-InfCode inf_tensors_add_file(InfError *e, InfTensors *set, const char *path)
-{
+InfCode inf_tensors_add_file(InfError *e, InfTensors *set, const char *path) {
     size_t count = (size_t)set->file_count + 1;
     InfFile *files = realloc(set->files, count * sizeof *files);
-    if (files)
-        set->files = files;
+    if (files) set->files = files;
     char **paths = realloc(set->paths, count * sizeof *paths);
-    if (paths)
-        set->paths = paths;
+    if (paths) set->paths = paths;
     char *copy = strdup(path);
     if (!files || !paths || !copy) {
         free(copy);
@@ -305,8 +277,7 @@ InfCode inf_tensors_add_file(InfError *e, InfTensors *set, const char *path)
     return read_header(e, set, file);
 }
 
-void inf_tensors_close(InfTensors *set)
-{
+void inf_tensors_close(InfTensors *set) {
     for (int i = 0; i < set->count; i++) {
         union {
             const char *in;

@@ -23,14 +23,12 @@ static const char letters[] = {'F', 'B', 'I', 'W', 'U'};
 static const int64_t costs[] = {1, 2, 1, 1, 0};
 static const char *const kind_names[] = {"forward", "backward", "input", "weight", "update"};
 
-static const PlanRank *rank_of(const Timeline *t, int rank)
-{
+static const PlanRank *rank_of(const Timeline *t, int rank) {
     return &t->plan->program[0].rank[rank];
 }
 
 /* The end of the task of this kind, chunk and microbatch; -1 while unknown, 0 when absent. */
-static int64_t end_of(const Timeline *t, PlanTaskKind kind, int chunk, int microbatch)
-{
+static int64_t end_of(const Timeline *t, PlanTaskKind kind, int chunk, int microbatch) {
     for (int r = 0; r < t->ranks; r++)
         for (uint32_t i = 0; i < rank_of(t, r)->ntask; i++) {
             uint32_t at = rank_of(t, r)->task + i;
@@ -42,38 +40,30 @@ static int64_t end_of(const Timeline *t, PlanTaskKind kind, int chunk, int micro
 }
 
 /* When the inputs of a task are there; -1 while one is unknown. */
-static int64_t ready_at(const Timeline *t, const PlanTask *task)
-{
+static int64_t ready_at(const Timeline *t, const PlanTask *task) {
     int chunk = task->chunk, m = task->microbatch;
     int64_t need[3] = {0, 0, 0};
     switch ((PlanTaskKind)task->kind) {
-    case PTASK_forward:
-        need[0] = end_of(t, PTASK_forward, chunk - 1, m);
-        break;
+    case PTASK_forward: need[0] = end_of(t, PTASK_forward, chunk - 1, m); break;
     case PTASK_backward:
     case PTASK_input:
         need[0] = end_of(t, PTASK_forward, chunk, m);
         need[1] = end_of(t, PTASK_backward, chunk + 1, m);
         need[2] = end_of(t, PTASK_input, chunk + 1, m);
         break;
-    case PTASK_weight:
-        need[0] = end_of(t, PTASK_input, chunk, m);
-        break;
-    case PTASK_update:
-        break;
+    case PTASK_weight: need[0] = end_of(t, PTASK_input, chunk, m); break;
+    case PTASK_update: break;
     }
     int64_t ready = 0;
     for (int i = 0; i < 3; i++) {
-        if (need[i] < 0)
-            return -1;
+        if (need[i] < 0) return -1;
         ready = need[i] > ready ? need[i] : ready;
     }
     return ready;
 }
 
 /* Places tasks rank by rank until none moves; the compiler has proven that this ends. */
-static InfCode simulate(InfError *e, Timeline *t, uint32_t *next, int64_t *clock)
-{
+static InfCode simulate(InfError *e, Timeline *t, uint32_t *next, int64_t *clock) {
     bool moved = true;
     while (moved) {
         moved = false;
@@ -82,8 +72,7 @@ static InfCode simulate(InfError *e, Timeline *t, uint32_t *next, int64_t *clock
                 uint32_t at = rank_of(t, r)->task + next[r];
                 const PlanTask *task = &t->plan->task[at];
                 int64_t ready = ready_at(t, task);
-                if (ready < 0)
-                    break;
+                if (ready < 0) break;
                 t->start[at] = ready > clock[r] ? ready : clock[r];
                 clock[r] = t->start[at] + costs[task->kind];
                 t->end = clock[r] > t->end ? clock[r] : t->end;
@@ -97,8 +86,7 @@ static InfCode simulate(InfError *e, Timeline *t, uint32_t *next, int64_t *clock
     return INF_OK;
 }
 
-static InfCode timeline_open(InfError *e, const Plan *plan, Timeline *t)
-{
+static InfCode timeline_open(InfError *e, const Plan *plan, Timeline *t) {
     *t = (Timeline){.plan = plan, .ranks = plan->dp * plan->tp * plan->pp};
     uint32_t total = 0;
     for (int r = 0; r < t->ranks; r++) {
@@ -109,18 +97,15 @@ static InfCode timeline_open(InfError *e, const Plan *plan, Timeline *t)
     uint32_t *next = calloc((size_t)t->ranks + 1, sizeof *next);
     int64_t *clock = calloc((size_t)t->ranks + 1, sizeof *clock);
     InfCode code = t->start && next && clock ? INF_OK : inf_fail(e, INF_IO, "out of memory");
-    for (uint32_t i = 0; code == INF_OK && i < total; i++)
-        t->start[i] = -1;
-    if (code == INF_OK)
-        code = simulate(e, t, next, clock);
+    for (uint32_t i = 0; code == INF_OK && i < total; i++) t->start[i] = -1;
+    if (code == INF_OK) code = simulate(e, t, next, clock);
     free(next);
     free(clock);
     return code;
 }
 
 /* "F3" on one chunk a rank, "F3_1" on several; "U" for the update. */
-static void cell_text(const Plan *plan, const PlanTask *task, char *out, size_t bytes)
-{
+static void cell_text(const Plan *plan, const PlanTask *task, char *out, size_t bytes) {
     if (task->kind == PTASK_update)
         snprintf(out, bytes, "U");
     else if (plan->vpp > 1)
@@ -129,8 +114,7 @@ static void cell_text(const Plan *plan, const PlanTask *task, char *out, size_t 
         snprintf(out, bytes, "%c%d", letters[task->kind], task->microbatch);
 }
 
-static void print_table(const Timeline *t, FILE *out)
-{
+static void print_table(const Timeline *t, FILE *out) {
     char cell[32];
     for (int r = 0; r < t->ranks; r++) {
         fprintf(out, "r%-3d", r);
@@ -138,8 +122,7 @@ static void print_table(const Timeline *t, FILE *out)
         for (uint32_t i = 0; i < rank_of(t, r)->ntask; i++) {
             uint32_t at = rank_of(t, r)->task + i;
             const PlanTask *task = &t->plan->task[at];
-            for (; clock < t->start[at]; clock++)
-                fputs(" .", out);
+            for (; clock < t->start[at]; clock++) fputs(" .", out);
             cell_text(t->plan, task, cell, sizeof cell);
             fprintf(out, " %s", cell);
             clock = t->start[at] + costs[task->kind];
@@ -159,18 +142,15 @@ static void print_table(const Timeline *t, FILE *out)
                         task->microbatch, task->chunk, task->local, task->chunk,
                         (long long)t->start[at]);
         }
-    if (t->plan->schedule_summary)
-        fprintf(out, "\n%s\n", t->plan->schedule_summary);
+    if (t->plan->schedule_summary) fprintf(out, "\n%s\n", t->plan->schedule_summary);
 }
 
-static void print_csv(const Timeline *t, FILE *out)
-{
+static void print_csv(const Timeline *t, FILE *out) {
     for (int r = 0; r < t->ranks; r++) {
         bool first = true;
         for (uint32_t i = 0; i < rank_of(t, r)->ntask; i++) {
             const PlanTask *task = &t->plan->task[rank_of(t, r)->task + i];
-            if (task->kind == PTASK_update)
-                continue;
+            if (task->kind == PTASK_update) continue;
             fprintf(out, "%s%d%c%d", first ? "" : ",", task->chunk, letters[task->kind],
                     task->microbatch);
             first = false;
@@ -179,8 +159,7 @@ static void print_csv(const Timeline *t, FILE *out)
     }
 }
 
-static void print_json(const Timeline *t, FILE *out)
-{
+static void print_json(const Timeline *t, FILE *out) {
     const Plan *plan = t->plan;
     InfJson j;
     inf_json_init(&j, out);
@@ -219,11 +198,11 @@ static void print_json(const Timeline *t, FILE *out)
 
 enum { SLOT_WIDTH = 28, ROW_HEIGHT = 28 };
 
-static void print_svg(const Timeline *t, FILE *out)
-{
+static void print_svg(const Timeline *t, FILE *out) {
     static const char *const colours[] = {"#9ecae9", "#88d27a", "#b6e3a8", "#f2cf5b", "#bab0ac"};
     char cell[32];
-    fprintf(out, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%lld\" height=\"%d\" "
+    fprintf(out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%lld\" height=\"%d\" "
             "font-family=\"monospace\" font-size=\"11\">\n",
             (long long)(40 + t->end * SLOT_WIDTH + 8), t->ranks * ROW_HEIGHT + 8);
     for (int r = 0; r < t->ranks; r++) {
@@ -231,22 +210,21 @@ static void print_svg(const Timeline *t, FILE *out)
         for (uint32_t i = 0; i < rank_of(t, r)->ntask; i++) {
             uint32_t at = rank_of(t, r)->task + i;
             const PlanTask *task = &t->plan->task[at];
-            if (task->kind == PTASK_update)
-                continue;
+            if (task->kind == PTASK_update) continue;
             long long x = 40 + t->start[at] * SLOT_WIDTH;
             cell_text(t->plan, task, cell, sizeof cell);
-            fprintf(out, "<rect x=\"%lld\" y=\"%d\" width=\"%lld\" height=\"%d\" fill=\"%s\" "
-                    "stroke=\"#444\"/><text x=\"%lld\" y=\"%d\">%s</text>\n", x,
-                    r * ROW_HEIGHT + 4, (long long)costs[task->kind] * SLOT_WIDTH, ROW_HEIGHT - 4,
-                    colours[task->kind], x + 3, r * ROW_HEIGHT + 20, cell);
+            fprintf(out,
+                    "<rect x=\"%lld\" y=\"%d\" width=\"%lld\" height=\"%d\" fill=\"%s\" "
+                    "stroke=\"#444\"/><text x=\"%lld\" y=\"%d\">%s</text>\n",
+                    x, r * ROW_HEIGHT + 4, (long long)costs[task->kind] * SLOT_WIDTH,
+                    ROW_HEIGHT - 4, colours[task->kind], x + 3, r * ROW_HEIGHT + 20, cell);
         }
     }
     fputs("</svg>\n", out);
 }
 
 /* One slot is drawn as a millisecond. */
-static void print_trace(const Timeline *t, FILE *out)
-{
+static void print_trace(const Timeline *t, FILE *out) {
     char cell[32];
     InfJson j;
     inf_json_init(&j, out);
@@ -281,8 +259,7 @@ static const struct {
     {"svg", print_svg},     {"trace", print_trace},
 };
 
-InfCode inf_schedule_print(InfError *e, const Plan *plan, const char *format, FILE *out)
-{
+InfCode inf_schedule_print(InfError *e, const Plan *plan, const char *format, FILE *out) {
     Timeline t;
     InfCode code = timeline_open(e, plan, &t);
     bool known = false;
@@ -292,7 +269,8 @@ InfCode inf_schedule_print(InfError *e, const Plan *plan, const char *format, FI
             known = true;
         }
     if (code == INF_OK && !known)
-        code = inf_fail(e, INF_USAGE, "unknown format '%s'; table, csv, json, svg or trace", format);
+        code =
+            inf_fail(e, INF_USAGE, "unknown format '%s'; table, csv, json, svg or trace", format);
     free(t.start);
     return code;
 }

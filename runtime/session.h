@@ -14,8 +14,8 @@ typedef struct InfSession {
     const Plan *plan;
     const InfOptions *options;
     uint64_t seed;
-    InfLoader data;          /* of the running section */
-    InfLoader test;          /* train: the evaluation set, when has_test */
+    InfLoader data; /* of the running section */
+    InfLoader test; /* train: the evaluation set, when has_test */
     bool has_test;
     InfEngine engine;
     InfParams params;

@@ -10,15 +10,12 @@
 /* The one fact a handler may write: there is no other way to reach the loop. */
 static volatile sig_atomic_t pending;
 
-static void note(int number)
-{
-    if (pending == SIGINT && number == SIGINT)
-        _exit(INF_STOPPED);
+static void note(int number) {
+    if (pending == SIGINT && number == SIGINT) _exit(INF_STOPPED);
     pending = number;
 }
 
-void inf_signals_install(void)
-{
+void inf_signals_install(void) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1};
     struct sigaction action = {.sa_handler = note, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
@@ -30,12 +27,8 @@ void inf_signals_install(void)
     sigaction(SIGXFSZ, &action, NULL);
 }
 
-int inf_signals_pending(void)
-{
-    return pending;
-}
+int inf_signals_pending(void) { return pending; }
 
-const char *inf_signal_name(int number)
-{
+const char *inf_signal_name(int number) {
     return number == SIGINT ? "SIGINT" : number == SIGTERM ? "SIGTERM" : "SIGUSR1";
 }

@@ -33,8 +33,7 @@ typedef struct InfError {
 #define TRY(expr)                                                                                  \
     do {                                                                                           \
         InfCode try_code_ = (expr);                                                                \
-        if (try_code_ != INF_OK)                                                                   \
-            return try_code_;                                                                      \
+        if (try_code_ != INF_OK) return try_code_;                                                 \
     } while (0)
 
 /* Records a failure unless one is already there; returns the code that is kept. */
@@ -52,7 +51,6 @@ void inf_error_free(InfError *e);
 
 /* A broken invariant: prints the place and exits with 3. On in release builds too. */
 _Noreturn void inf_panic(const char *file, int line, const char *what);
-#define INF_ASSERT(condition)                                                                      \
-    ((condition) ? (void)0 : inf_panic(__FILE__, __LINE__, #condition))
+#define INF_ASSERT(condition) ((condition) ? (void)0 : inf_panic(__FILE__, __LINE__, #condition))
 
 #endif

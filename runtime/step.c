@@ -5,14 +5,12 @@
 
 #include "runtime/signals.h"
 
-uint64_t inf_global_batch(const Plan *plan)
-{
+uint64_t inf_global_batch(const Plan *plan) {
     const PlanProgram *train = &plan->program[0];
     return (uint64_t)plan->dp * (uint64_t)train->microbatches * (uint64_t)train->batch;
 }
 
-static void set_host_scalars(InfEngine *m, const InfHost *host)
-{
+static void set_host_scalars(InfEngine *m, const InfHost *host) {
     const PlanTrain *train = &m->plan->train;
     double t = (double)(host->updates + 1);
     inf_engine_set(m, HOST_lr, host->lr);
@@ -22,22 +20,19 @@ static void set_host_scalars(InfEngine *m, const InfHost *host)
     inf_engine_set(m, HOST_clip, host->clip > 0 ? host->clip : HUGE_VAL);
 }
 
-static float mean_of(const InfEngine *m, const PlanMetric *metric)
-{
+static float mean_of(const InfEngine *m, const PlanMetric *metric) {
     float count = inf_engine_scalar(m, metric->count);
     return count > 0 ? inf_engine_scalar(m, metric->sum) / count : 0.0f;
 }
 
-float inf_step_gradients(InfEngine *m, const InfLoader *l, const InfHost *host, uint64_t position)
-{
+float inf_step_gradients(InfEngine *m, const InfLoader *l, const InfHost *host, uint64_t position) {
     const PlanProgram *train = &m->plan->program[0];
     const PlanRank *rank = &train->rank[0];
     int32_t staged = -1;
     set_host_scalars(m, host);
     for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++) {
         const PlanTask *task = &m->plan->task[i];
-        if (task->kind == PTASK_update)
-            continue;
+        if (task->kind == PTASK_update) continue;
         m->env.microbatch = task->microbatch;
         if (task->microbatch != staged) {
             /* Only a forward may bring a new batch in: the backward still reads the old one. */
@@ -51,25 +46,20 @@ float inf_step_gradients(InfEngine *m, const InfLoader *l, const InfHost *host, 
     return mean_of(m, &train->metric[0]);
 }
 
-bool inf_step_update(InfEngine *m, float loss)
-{
+bool inf_step_update(InfEngine *m, float loss) {
     const PlanRank *rank = &m->plan->program[0].rank[0];
-    if (!isfinite(loss))
-        return false;
+    if (!isfinite(loss)) return false;
     m->env.microbatch = 0;
     for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++)
-        if (m->plan->task[i].kind == PTASK_update)
-            inf_engine_run(m, m->plan->task[i].program);
+        if (m->plan->task[i].kind == PTASK_update) inf_engine_run(m, m->plan->task[i].program);
     return inf_engine_scalar(m, m->plan->update_ok) != 0.0f;
 }
 
-float inf_step_count(const InfEngine *m)
-{
+float inf_step_count(const InfEngine *m) {
     return inf_engine_scalar(m, m->plan->program[0].metric[0].count);
 }
 
-bool inf_evaluate(InfEngine *m, const InfLoader *l, InfEvaluation *out)
-{
+bool inf_evaluate(InfEngine *m, const InfLoader *l, InfEvaluation *out) {
     INF_ASSERT(m->plan->nprogram > 1);
     const PlanProgram *eval = &m->plan->program[1];
     const PlanRank *rank = &eval->rank[0];
@@ -77,8 +67,7 @@ bool inf_evaluate(InfEngine *m, const InfLoader *l, InfEvaluation *out)
     int metrics = eval->nmetric < INF_METRIC_MAX ? (int)eval->nmetric : INF_METRIC_MAX;
     m->env.microbatch = 0;
     for (uint64_t at = 0; at < l->count; at += (uint64_t)eval->batch) {
-        if (inf_signals_pending())
-            return false;
+        if (inf_signals_pending()) return false;
         inf_loader_stage(l, m, eval, at, l->count);
         for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++)
             inf_engine_run(m, m->plan->task[i].program);
@@ -88,7 +77,6 @@ bool inf_evaluate(InfEngine *m, const InfLoader *l, InfEvaluation *out)
         }
     }
     *out = (InfEvaluation){.count = metrics, .samples = l->count};
-    for (int k = 0; k < metrics; k++)
-        out->mean[k] = count[k] > 0 ? sum[k] / count[k] : 0.0;
+    for (int k = 0; k < metrics; k++) out->mean[k] = count[k] > 0 ? sum[k] / count[k] : 0.0;
     return true;
 }

@@ -5,19 +5,16 @@
 
 #include "runtime/engine.h"
 
-double inf_clock_ms(void)
-{
+double inf_clock_ms(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
 /* The number of kB behind `key` in a file of /proc, or `otherwise`. */
-static uint64_t proc_kilobytes(const char *path, const char *key, uint64_t otherwise)
-{
+static uint64_t proc_kilobytes(const char *path, const char *key, uint64_t otherwise) {
     FILE *in = fopen(path, "re");
-    if (!in)
-        return otherwise;
+    if (!in) return otherwise;
     char line[256];
     unsigned long long value = 0;
     bool found = false;
@@ -28,15 +25,13 @@ static uint64_t proc_kilobytes(const char *path, const char *key, uint64_t other
     return found ? (uint64_t)value : otherwise;
 }
 
-InfMemory inf_memory_now(void)
-{
+InfMemory inf_memory_now(void) {
     InfMemory m = {proc_kilobytes("/proc/self/status", "VmRSS", 0) << 10,
                    proc_kilobytes("/proc/self/status", "VmHWM", 0) << 10};
     return m;
 }
 
-uint64_t inf_memory_available(void)
-{
+uint64_t inf_memory_available(void) {
     uint64_t kilobytes = proc_kilobytes("/proc/meminfo", "MemAvailable", UINT64_MAX >> 10);
     uint64_t swap = proc_kilobytes("/proc/meminfo", "SwapFree", 0);
     return kilobytes >= UINT64_MAX >> 10 ? UINT64_MAX : (kilobytes + swap) << 10;
@@ -46,17 +41,16 @@ uint64_t inf_memory_available(void)
 
 /* __builtin_cpu_supports takes literals only. */
 #define FEATURES(F)                                                                                \
-    F("sse3") F("ssse3") F("sse4.1") F("sse4.2") F("popcnt") F("avx") F("avx2") F("fma") F("bmi")  \
-    F("bmi2") F("avx512f") F("avx512vl") F("avx512bw") F("avx512dq") F("avx512cd")                 \
-    F("avx512vbmi") F("avx512vbmi2") F("avx512vnni") F("avx512bitalg") F("avx512vpopcntdq")        \
-    F("avx512ifma")
+    F("sse3")                                                                                      \
+    F("ssse3") F("sse4.1") F("sse4.2") F("popcnt") F("avx") F("avx2") F("fma") F("bmi") F("bmi2")  \
+        F("avx512f") F("avx512vl") F("avx512bw") F("avx512dq") F("avx512cd") F("avx512vbmi")       \
+            F("avx512vbmi2") F("avx512vnni") F("avx512bitalg") F("avx512vpopcntdq")                \
+                F("avx512ifma")
 
-static bool has_feature(const char *name)
-{
+static bool has_feature(const char *name) {
     __builtin_cpu_init();
 #define F(feature)                                                                                 \
-    if (strcmp(name, feature) == 0)                                                                \
-        return __builtin_cpu_supports(feature);
+    if (strcmp(name, feature) == 0) return __builtin_cpu_supports(feature);
     FEATURES(F)
 #undef F
     return true; /* one that cannot be asked for */
@@ -64,25 +58,25 @@ static bool has_feature(const char *name)
 
 #else
 
-static bool has_feature(const char *name)
-{
+static bool has_feature(const char *name) {
     (void)name;
     return true;
 }
 
 #endif
 
-InfCode inf_cpu_check(InfError *e, const Plan *plan)
-{
+InfCode inf_cpu_check(InfError *e, const Plan *plan) {
     const char *at = plan->cpu_features ? plan->cpu_features : "";
     while (*at) {
         char name[32];
         size_t length = strcspn(at, ",");
         snprintf(name, sizeof name, "%.*s", (int)length, at);
         if (!has_feature(name))
-            return inf_fail(e, INF_IO, "this program was compiled for a processor with %s, which "
+            return inf_fail(e, INF_IO,
+                            "this program was compiled for a processor with %s, which "
                             "this machine lacks; build it here, or with: infinic %s "
-                            "--march=x86-64-v2", name, plan->file);
+                            "--march=x86-64-v2",
+                            name, plan->file);
         at += length;
         at += *at == ',';
     }

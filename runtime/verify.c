@@ -24,28 +24,20 @@ typedef struct Worst {
     float ours, theirs;
 } Worst;
 
-static bool strip(const char **name, const char *prefix)
-{
+static bool strip(const char **name, const char *prefix) {
     size_t length = strlen(prefix);
-    if (strncmp(*name, prefix, length) != 0)
-        return false;
+    if (strncmp(*name, prefix, length) != 0) return false;
     *name += length;
     return true;
 }
 
-static Ours take(int64_t count)
-{
-    return (Ours){malloc((size_t)count * sizeof(float) + 1), count};
-}
+static Ours take(int64_t count) { return (Ours){malloc((size_t)count * sizeof(float) + 1), count}; }
 
-static Ours find_param(const InfSession *s, const char *name)
-{
+static Ours find_param(const InfSession *s, const char *name) {
     bool weight = strip(&name, "weight.");
-    if (!weight)
-        strip(&name, "grad.");
+    if (!weight) strip(&name, "grad.");
     const InfParam *p = inf_params_find(&s->params, name);
-    if (!p || (!weight && !p->block->trainable))
-        return (Ours){NULL, -1};
+    if (!p || (!weight && !p->block->trainable)) return (Ours){NULL, -1};
     Ours ours = take(p->count);
     float count = inf_step_count(&s->engine);
     if (ours.values && weight)
@@ -56,13 +48,11 @@ static Ours find_param(const InfSession *s, const char *name)
 }
 
 /* What the file calls `name`; count -1 when nothing is called so. */
-static Ours find_ours(const InfSession *s, const char *name)
-{
+static Ours find_ours(const InfSession *s, const char *name) {
     const PlanProgram *train = &s->plan->program[0];
     for (uint32_t i = 0; i < train->nmetric; i++) {
         const PlanMetric *metric = &train->metric[i];
-        if (strcmp(metric->name, name) != 0)
-            continue;
+        if (strcmp(metric->name, name) != 0) continue;
         Ours ours = take(1);
         float count = inf_engine_scalar(&s->engine, metric->count);
         if (ours.values)
@@ -71,11 +61,9 @@ static Ours find_ours(const InfSession *s, const char *name)
     }
     for (uint32_t i = 0; i < train->noutput; i++) {
         const PlanOutput *output = &train->output[i];
-        if (strcmp(output->name, name) != 0 || output->dtype != PLAN_f32)
-            continue;
+        if (strcmp(output->name, name) != 0 || output->dtype != PLAN_f32) continue;
         int64_t count = 1;
-        for (int axis = 0; axis < output->ndim; axis++)
-            count *= output->dim[axis];
+        for (int axis = 0; axis < output->ndim; axis++) count *= output->dim[axis];
         Ours ours = take(count);
         if (ours.values)
             memcpy(ours.values, inf_engine_at(&s->engine, output->at.region, output->at.offset),
@@ -85,8 +73,7 @@ static Ours find_ours(const InfSession *s, const char *name)
     return find_param(s, name);
 }
 
-static Worst compare(const char *name, const float *ours, const float *theirs, uint64_t count)
-{
+static Worst compare(const char *name, const float *ours, const float *theirs, uint64_t count) {
     Worst w = {.name = name};
     double difference = 0, norm = 0, largest = -1;
     for (uint64_t i = 0; i < count; i++) {
@@ -105,8 +92,7 @@ static Worst compare(const char *name, const float *ours, const float *theirs, u
 }
 
 static InfCode check_tensor(InfError *e, const InfSession *s, const InfTensors *set,
-                            const InfTensor *t, double tolerance)
-{
+                            const InfTensor *t, double tolerance) {
     const char *path = set->files[t->file].path;
     Ours ours = find_ours(s, t->name);
     if (ours.count < 0)
@@ -117,25 +103,24 @@ static InfCode check_tensor(InfError *e, const InfSession *s, const InfTensors *
     if (code == INF_OK && (uint64_t)ours.count != t->count)
         code = inf_fail(e, INF_DATA, "%s: '%s' has %llu values, the model %lld", path, t->name,
                         (unsigned long long)t->count, (long long)ours.count);
-    if (code == INF_OK)
-        code = inf_tensors_read_f32(e, set, t, theirs);
+    if (code == INF_OK) code = inf_tensors_read_f32(e, set, t, theirs);
     if (code == INF_OK) {
         Worst w = compare(t->name, ours.values, theirs, t->count);
         bool good = w.distance <= tolerance;
         printf("%-8s %.3e  %s\n", good ? "same" : "DIFFERS", w.distance, t->name);
         if (!good)
-            code = inf_fail(e, INF_DATA, "'%s' is the first that differs: relative distance %.3e "
-                            "(at most %.3e); most at element %llu, %.9g instead of %.9g", t->name,
-                            w.distance, tolerance, (unsigned long long)w.element, (double)w.ours,
-                            (double)w.theirs);
+            code = inf_fail(e, INF_DATA,
+                            "'%s' is the first that differs: relative distance %.3e "
+                            "(at most %.3e); most at element %llu, %.9g instead of %.9g",
+                            t->name, w.distance, tolerance, (unsigned long long)w.element,
+                            (double)w.ours, (double)w.theirs);
     }
     free(theirs);
     free(ours.values);
     return code;
 }
 
-static InfCode check_all(InfError *e, InfSession *s, const InfTensors *set)
-{
+static InfCode check_all(InfError *e, InfSession *s, const InfTensors *set) {
     const PlanTrain *train = &s->plan->train;
     InfHost host = {train->lr, train->decay, train->clip, 0};
     inf_step_gradients(&s->engine, &s->data, &host, 0);
@@ -146,11 +131,9 @@ static InfCode check_all(InfError *e, InfSession *s, const InfTensors *set)
     return INF_OK;
 }
 
-InfCode inf_verify(InfError *e, const Plan *plan, const InfOptions *o)
-{
+InfCode inf_verify(InfError *e, const Plan *plan, const InfOptions *o) {
     const char *ref = inf_option_text(o, OPT_ref, NULL);
-    if (!ref)
-        return inf_fail(e, INF_USAGE, "verify needs --ref FILE");
+    if (!ref) return inf_fail(e, INF_USAGE, "verify needs --ref FILE");
     InfTensors set;
     TRY(inf_tensors_open(e, ref, &set));
     InfSession s;

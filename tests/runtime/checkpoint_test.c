@@ -17,8 +17,7 @@
 
 #include "tests/runtime/toy.h"
 
-static void assert_same_file(const char *a, const char *b)
-{
+static void assert_same_file(const char *a, const char *b) {
     size_t n, m;
     char *x = file_get(a, &n), *y = file_get(b, &m);
     assert_non_null(x);
@@ -30,30 +29,29 @@ static void assert_same_file(const char *a, const char *b)
 }
 
 /* 3 steps an epoch, with one sample left over, shuffled. */
-static char *make_data(void)
-{
+static char *make_data(void) {
     char *dir = temp_make();
     toy_data(dir, "train", 25);
     return dir;
 }
 
-static void expect_code(Run r, int code, const char *says)
-{
+static void expect_code(Run r, int code, const char *says) {
     if (r.code != code || (says && !strstr(r.err, says) && !strstr(r.out, says)))
         fail_msg("exit %d, '%s' '%s' lacks '%s'", r.code, r.out, r.err, says ? says : "");
     run_free(&r);
 }
 
-static void test_resume_has_the_same_bits(void **state)
-{
+static void test_resume_has_the_same_bits(void **state) {
     (void)state;
     char *data = make_data();
     const char *whole = temp_path(data, "whole"), *parts = temp_path(data, "parts");
     expect_code(RUN(&toy_plan, "train", "--data", data, "--steps", "10", "--out", whole), 0, NULL);
     expect_code(RUN(&toy_plan, "train", "--data", data, "--steps", "4", "--out", parts,
-                    "--save-every", "2"), 0, NULL);
-    expect_code(RUN(&toy_plan, "train", "--data", data, "--steps", "10", "--out", parts, "--resume"),
-                0, "going on from");
+                    "--save-every", "2"),
+                0, NULL);
+    expect_code(
+        RUN(&toy_plan, "train", "--data", data, "--steps", "10", "--out", parts, "--resume"), 0,
+        "going on from");
     assert_same_file(temp_path(whole, "model.safetensors"), temp_path(parts, "model.safetensors"));
     char *latest = file_get(temp_path(parts, "latest"), NULL);
     assert_string_equal(latest, "step-00000004\n");
@@ -67,8 +65,7 @@ static void test_resume_has_the_same_bits(void **state)
     temp_remove(data);
 }
 
-static void damage(const char *path)
-{
+static void damage(const char *path) {
     size_t count;
     char *bytes = file_get(path, &count);
     assert_non_null(bytes);
@@ -77,8 +74,7 @@ static void damage(const char *path)
     free(bytes);
 }
 
-static void test_damage_falls_back(void **state)
-{
+static void test_damage_falls_back(void **state) {
     static const char *const files[] = {"step-00000006/model.safetensors",
                                         "step-00000006/optimizer.safetensors",
                                         "step-00000006/state.json"};
@@ -86,30 +82,34 @@ static void test_damage_falls_back(void **state)
     for (int i = 0; i < 3; i++) {
         char *data = make_data();
         const char *out = temp_path(data, "out"), *whole = temp_path(data, "whole");
-        expect_code(RUN(&toy_plan, "train", "--data", data, "--steps", "8", "--out", whole), 0, NULL);
+        expect_code(RUN(&toy_plan, "train", "--data", data, "--steps", "8", "--out", whole), 0,
+                    NULL);
         expect_code(RUN(&toy_plan, "train", "--data", data, "--steps", "6", "--out", out,
-                        "--save-every", "3"), 0, NULL);
+                        "--save-every", "3"),
+                    0, NULL);
         if (i == 2)
             file_put(temp_path(out, files[i]), "{\"step\":6", 9);
         else
             damage(temp_path(out, files[i]));
-        expect_code(RUN(&toy_plan, "train", "--data", data, "--steps", "8", "--out", out, "--resume"),
-                    0, "is damaged and passed over");
-        assert_same_file(temp_path(whole, "model.safetensors"), temp_path(out, "model.safetensors"));
+        expect_code(
+            RUN(&toy_plan, "train", "--data", data, "--steps", "8", "--out", out, "--resume"), 0,
+            "is damaged and passed over");
+        assert_same_file(temp_path(whole, "model.safetensors"),
+                         temp_path(out, "model.safetensors"));
         temp_remove(data);
     }
 }
 
-static void test_refusals(void **state)
-{
+static void test_refusals(void **state) {
     (void)state;
     char *data = make_data();
     const char *out = temp_path(data, "out");
     expect_code(RUN(&toy_plan, "train", "--data", data, "--resume"), 2, "--resume needs a folder");
     expect_code(RUN(&toy_plan, "train", "--data", data, "--out", out, "--resume"), 4,
                 "holds no good checkpoint");
-    expect_code(RUN(&toy_plan, "train", "--data", data, "--steps", "2", "--out", out,
-                    "--save-every", "1"), 0, NULL);
+    expect_code(
+        RUN(&toy_plan, "train", "--data", data, "--steps", "2", "--out", out, "--save-every", "1"),
+        0, NULL);
     expect_code(RUN(&toy_plan, "train", "--data", data, "--out", out, "--resume", "--seed", "8"), 2,
                 "--seed 8 differs from the seed 7");
     PlanParam params[2] = {toy_plan.param[0], toy_plan.param[1]};
@@ -126,8 +126,8 @@ static void test_refusals(void **state)
                 "was saved after 16 samples in 2 steps; this program takes 4 a step");
     expect_code(RUN(&toy_plan, "train", "--data", data, "--steps", "1", "--out", "/dev/null/x"), 5,
                 NULL);
-    expect_code(RUN(&toy_plan, "train", "--data", data, "--steps", "1", "--metrics", "/dev/full"), 5,
-                "could not write every record");
+    expect_code(RUN(&toy_plan, "train", "--data", data, "--steps", "1", "--metrics", "/dev/full"),
+                5, "could not write every record");
     expect_code(RUN(&toy_plan, "eval", "--data", data, "--weights", out), 4, "no images");
     toy_data(data, "t10k", 5);
     expect_code(RUN(&toy_plan, "eval", "--data", data, "--weights", out), 0, "samples 5");
@@ -135,13 +135,21 @@ static void test_refusals(void **state)
 }
 
 /* Starts a long run, lets it make some steps, sends a signal, and reads what it said. */
-static char *run_and_signal(const char *data, const char *out, int number, int *code)
-{
+static char *run_and_signal(const char *data, const char *out, int number, int *code) {
     const char *err = temp_path(data, "err"), *metrics = temp_path(data, "metrics");
     char words[16][4096];
     char *argv[17] = {NULL};
-    const char *const args[] = {"toy", "train", "--data", data, "--steps", "1000000000",
-                                "--metrics", metrics, "--threads", "1", out ? "--out" : "--quiet",
+    const char *const args[] = {"toy",
+                                "train",
+                                "--data",
+                                data,
+                                "--steps",
+                                "1000000000",
+                                "--metrics",
+                                metrics,
+                                "--threads",
+                                "1",
+                                out ? "--out" : "--quiet",
                                 out};
     int argc = 0;
     for (; argc < 12 && args[argc]; argc++) {
@@ -152,13 +160,11 @@ static char *run_and_signal(const char *data, const char *out, int number, int *
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        if (!freopen(err, "w", stderr))
-            _exit(98);
+        if (!freopen(err, "w", stderr)) _exit(98);
         exit(inf_main(&toy_plan, argc, argv));
     }
     struct stat st = {0};
-    for (int i = 0; i < 1000 && (stat(metrics, &st) != 0 || st.st_size < 2000); i++)
-        usleep(10000);
+    for (int i = 0; i < 1000 && (stat(metrics, &st) != 0 || st.st_size < 2000); i++) usleep(10000);
     assert_true(st.st_size >= 2000);
     kill(child, number);
     int status = 0;
@@ -168,8 +174,7 @@ static char *run_and_signal(const char *data, const char *out, int number, int *
     return file_get(err, NULL);
 }
 
-static void test_signals_end_cleanly(void **state)
-{
+static void test_signals_end_cleanly(void **state) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1};
     static const char *const names[] = {"SIGINT", "SIGTERM", "SIGUSR1"};
     (void)state;
@@ -183,30 +188,30 @@ static void test_signals_end_cleanly(void **state)
         assert_non_null(strstr(err, out ? "saved in" : "nothing saved"));
         free(err);
         if (out)
-            expect_code(RUN(&toy_plan, "train", "--data", data, "--epochs", "1", "--out", out,
-                            "--resume"), 0, "going on from");
+            expect_code(
+                RUN(&toy_plan, "train", "--data", data, "--epochs", "1", "--out", out, "--resume"),
+                0, "going on from");
         temp_remove(data);
     }
 }
 
 /* No half-written file is left when a checkpoint cannot be finished. */
-static void test_nothing_half_written(void **state)
-{
+static void test_nothing_half_written(void **state) {
     (void)state;
     char *data = make_data();
     const char *out = temp_path(data, "out");
     mkdir(out, 0700);
     /* A file where the hidden folder must go. */
     file_put(temp_path(out, ".step-00000002.tmp"), "x", 1);
-    expect_code(RUN(&toy_plan, "train", "--data", data, "--steps", "4", "--out", out,
-                    "--save-every", "2"), 5, NULL);
+    expect_code(
+        RUN(&toy_plan, "train", "--data", data, "--steps", "4", "--out", out, "--save-every", "2"),
+        5, NULL);
     assert_null(file_get(temp_path(out, "latest"), NULL));
     assert_null(file_get(temp_path(out, "model.safetensors"), NULL));
     temp_remove(data);
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_resume_has_the_same_bits),
         cmocka_unit_test(test_damage_falls_back),

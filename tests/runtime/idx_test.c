@@ -18,29 +18,25 @@ static const char good[] = "\0\0\x08\x03\0\0\0\x03\0\0\0\x02\0\0\0\x02"
                            "abcdefghijkl";
 enum { GOOD_BYTES = 16 + 12 };
 
-static void put_gz(const char *path, const void *bytes, unsigned count)
-{
+static void put_gz(const char *path, const void *bytes, unsigned count) {
     gzFile out = gzopen(path, "wb");
     assert_non_null(out);
     assert_int_equal(gzwrite(out, bytes, count), count);
     assert_int_equal(gzclose(out), Z_OK);
 }
 
-static void expect_bad(const char *path, int ndim, const char *says)
-{
+static void expect_bad(const char *path, int ndim, const char *says) {
     InfError e = {0};
     uint32_t dims[3];
     uint8_t *values = NULL;
     uint64_t bytes = 0;
     assert_int_equal(inf_idx_read(&e, path, ndim, dims, &values, &bytes), INF_DATA);
-    if (!strstr(e.text, says))
-        fail_msg("'%s' lacks '%s'", e.text, says);
+    if (!strstr(e.text, says)) fail_msg("'%s' lacks '%s'", e.text, says);
     assert_non_null(strstr(e.text, path));
     inf_error_free(&e);
 }
 
-static void test_plain_and_gzip(void **state)
-{
+static void test_plain_and_gzip(void **state) {
     (void)state;
     char *dir = temp_make();
     const char *plain = temp_path(dir, "plain"), *gz = temp_path(dir, "gz");
@@ -66,8 +62,7 @@ static void test_plain_and_gzip(void **state)
 /* A literal and its length without the final zero. */
 #define BYTES(text) text, sizeof(text) - 1
 
-static void test_mutants(void **state)
-{
+static void test_mutants(void **state) {
     static const struct {
         const char *bytes;
         size_t count;
@@ -80,11 +75,14 @@ static void test_mutants(void **state)
         {good, GOOD_BYTES - 1, 3, "truncated: the header says 28 bytes in all, the file has 27"},
         {good, GOOD_BYTES + 1, 3, "1 bytes too long"},
         {BYTES("\x03\x08\0\0\x03\0\0\0"), 3, "wrong order (little-endian)"},
-        {BYTES("\0\0\x08\x01\0\0\0\x04" "abcd"), 3, "rank 1 (labels); images have rank 3"},
+        {BYTES("\0\0\x08\x01\0\0\0\x04"
+               "abcd"),
+         3, "rank 1 (labels); images have rank 3"},
         {good, GOOD_BYTES, 1, "rank 3 (images); labels have rank 1"},
         {BYTES("\0\0\x0D\x03\0\0\0\x01"), 3, "holds f32 values; bytes are needed"},
         {BYTES("\0\0\x08\x03\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"), 3, "2^64"},
-        {BYTES("\0\0\x08\x03\x7f\xff\xff\xff\0\0\0\x1c\0\0\0\x1c"), 3, "truncated: the header says"},
+        {BYTES("\0\0\x08\x03\x7f\xff\xff\xff\0\0\0\x1c\0\0\0\x1c"), 3,
+         "truncated: the header says"},
         {BYTES("\0\0\x08\x03\0\0\0\x01\0\0\0\0\0\0\0\x02"), 3, "extent 0 on axis 1"},
         {BYTES("\0\0\x08\x03\0\0\0\0\0\0\0\x02\0\0\0\x02"), 3, "extent 0 on axis 0"},
         {BYTES("<!DOCTYPE html><html>"), 3, "this is an HTML page"},
@@ -105,8 +103,7 @@ static void test_mutants(void **state)
     temp_remove(dir);
 }
 
-static void test_damaged_gzip(void **state)
-{
+static void test_damaged_gzip(void **state) {
     (void)state;
     char *dir = temp_make();
     const char *path = temp_path(dir, "gz"), *cut = temp_path(dir, "cut");
@@ -148,8 +145,7 @@ static void test_damaged_gzip(void **state)
     temp_remove(dir);
 }
 
-static void test_folder_is_no_file(void **state)
-{
+static void test_folder_is_no_file(void **state) {
     (void)state;
     char *dir = temp_make();
     expect_bad(dir, 3, "is a folder, not a file");
@@ -158,17 +154,14 @@ static void test_folder_is_no_file(void **state)
 }
 
 static InfCode read_split(const char *dir, const char *split, InfImages *images, bool *absent,
-                          char **text)
-{
+                          char **text) {
     InfError e = {0};
     InfCode code = inf_images_read(&e, dir, split, images, absent, text);
-    if (code != INF_OK)
-        *text = e.text;
+    if (code != INF_OK) *text = e.text;
     return code;
 }
 
-static void test_names(void **state)
-{
+static void test_names(void **state) {
     static const char *const spellings[][2] = {
         {"train-images-idx3-ubyte", "train-labels-idx1-ubyte"},
         {"train-images.idx3-ubyte", "train-labels.idx1-ubyte"},
@@ -179,7 +172,8 @@ static void test_names(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof spellings / sizeof *spellings; i++) {
         char *dir = temp_make(), *text = NULL;
-        const char *image = temp_path(dir, spellings[i][0]), *label = temp_path(dir, spellings[i][1]);
+        const char *image = temp_path(dir, spellings[i][0]),
+                   *label = temp_path(dir, spellings[i][1]);
         InfImages images;
         bool absent;
         if (strstr(image, ".gz"))
@@ -204,8 +198,7 @@ static void test_names(void **state)
     }
 }
 
-static void test_missing_files_list_what_is_there(void **state)
-{
+static void test_missing_files_list_what_is_there(void **state) {
     (void)state;
     char *dir = temp_make(), *text = NULL;
     InfImages images;
@@ -237,8 +230,7 @@ static void test_missing_files_list_what_is_there(void **state)
 }
 
 /* The same mistakes through an executable: exit 4, and a hint where to look. */
-static void test_exit_codes(void **state)
-{
+static void test_exit_codes(void **state) {
     (void)state;
     char *dir = temp_make();
     Run r = RUN(&toy_plan, "train");
@@ -259,8 +251,7 @@ static void test_exit_codes(void **state)
     temp_remove(dir);
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plain_and_gzip),
         cmocka_unit_test(test_mutants),

@@ -13,19 +13,17 @@
 #include "runtime/json.h"
 #include "tests/runtime/toy.h"
 
-static json_t *parse(const char *text)
-{
+static json_t *parse(const char *text) {
     json_error_t error;
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);
-    if (!root)
-        fail_msg("%s in: %s", error.text, text);
+    if (!root) fail_msg("%s in: %s", error.text, text);
     return root;
 }
 
-static void test_floats_read_back(void **state)
-{
-    static const float values[] = {0.1f, 1.0f / 3.0f, 2.3025851f, 16777216.0f, 3.4028235e38f,
-                                   1.17549435e-38f, 1e-45f, -0.0f, 123456.789f, 0.30000001f};
+static void test_floats_read_back(void **state) {
+    static const float values[] = {0.1f,          1.0f / 3.0f,     2.3025851f, 16777216.0f,
+                                   3.4028235e38f, 1.17549435e-38f, 1e-45f,     -0.0f,
+                                   123456.789f,   0.30000001f};
     (void)state;
     char text[32];
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)
@@ -39,13 +37,11 @@ static void test_floats_read_back(void **state)
         float value;
         bits = bits * 1664525u + 1013904223u;
         memcpy(&value, &bits, sizeof value);
-        if (isfinite(value))
-            assert_true(strtof(inf_float_text(value, text), NULL) == value);
+        if (isfinite(value)) assert_true(strtof(inf_float_text(value, text), NULL) == value);
     }
 }
 
-static void test_every_kind(void **state)
-{
+static void test_every_kind(void **state) {
     (void)state;
     char *text = NULL;
     size_t length = 0;
@@ -58,7 +54,7 @@ static void test_every_kind(void **state)
     inf_json_put_text(&j, "none", NULL);
     inf_json_put_int(&j, "int", INT64_MIN);
     inf_json_put_float(&j, "nan", NAN);
-    inf_json_put_double(&j, "inf", INFINITY);
+    inf_json_put_double(&j, "inf", (double)INFINITY);
     inf_json_put_bool(&j, "yes", true);
     inf_json_key(&j, "list");
     inf_json_open(&j, '[');
@@ -81,8 +77,7 @@ static void test_every_kind(void **state)
     free(text);
 }
 
-static json_t *run_json(const char *const *args)
-{
+static json_t *run_json(const char *const *args) {
     Run r = run_plan(&toy_plan, args);
     assert_int_equal(r.code, 0);
     json_t *root = parse(r.out);
@@ -92,8 +87,7 @@ static json_t *run_json(const char *const *args)
 
 #define JSON(...) run_json((const char *const[]){__VA_ARGS__, NULL})
 
-static void test_params(void **state)
-{
+static void test_params(void **state) {
     (void)state;
     json_t *root = JSON("params", "--json", "--aliases");
     assert_int_equal(json_array_size(root), 3);
@@ -115,8 +109,7 @@ static void test_params(void **state)
     run_free(&r);
 }
 
-static void test_info_and_bench(void **state)
-{
+static void test_info_and_bench(void **state) {
     static const char *const keys[] = {"ms_per_step", "units_per_s", "peak_bytes", "planned_bytes",
                                        "target"};
     (void)state;
@@ -130,8 +123,7 @@ static void test_info_and_bench(void **state)
     assert_true(json_is_number(json_object_get(root, "measured_bytes")));
     json_decref(root);
     root = JSON("bench", "--json", "--kernels", "--steps", "7");
-    for (size_t i = 0; i < 5; i++)
-        assert_non_null(json_object_get(root, keys[i]));
+    for (size_t i = 0; i < 5; i++) assert_non_null(json_object_get(root, keys[i]));
     assert_int_equal(json_array_size(json_object_get(root, "kernels")), 5);
     json_decref(root);
     Run r = RUN(&toy_plan, "info");
@@ -141,8 +133,7 @@ static void test_info_and_bench(void **state)
     run_free(&r);
 }
 
-static void test_schedule(void **state)
-{
+static void test_schedule(void **state) {
     (void)state;
     json_t *root = JSON("schedule", "--format=json");
     json_t *rank = json_array_get(json_object_get(root, "ranks"), 0);
@@ -164,8 +155,7 @@ static void test_schedule(void **state)
     run_free(&r);
 }
 
-static void test_eval(void **state)
-{
+static void test_eval(void **state) {
     (void)state;
     char *dir = temp_make();
     toy_data(dir, "t10k", 7);
@@ -178,8 +168,7 @@ static void test_eval(void **state)
     temp_remove(dir);
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_floats_read_back), cmocka_unit_test(test_every_kind),
         cmocka_unit_test(test_params),           cmocka_unit_test(test_info_and_bench),

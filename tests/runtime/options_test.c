@@ -10,13 +10,11 @@
 #include "runtime/options.h"
 #include "tests/runtime/toy.h"
 
-static void test_values(void **state)
-{
-    char words[][16] = {"toy", "train", "--lr=0.25", "--steps", "12", "--on-nan=skip", "--quiet",
-                        "--resume", "--data", "a b"};
+static void test_values(void **state) {
+    char words[][16] = {"toy",           "train",   "--lr=0.25", "--steps", "12",
+                        "--on-nan=skip", "--quiet", "--resume",  "--data",  "a b"};
     char *argv[11] = {NULL};
-    for (int i = 0; i < 10; i++)
-        argv[i] = words[i];
+    for (int i = 0; i < 10; i++) argv[i] = words[i];
     (void)state;
     InfError e = {0};
     InfOptions o;
@@ -33,8 +31,7 @@ static void test_values(void **state)
     assert_false(inf_option_given(&o, OPT_no_shuffle));
 }
 
-static void test_mistakes(void **state)
-{
+static void test_mistakes(void **state) {
     static const struct {
         const char *args[5];
         const char *says;
@@ -73,7 +70,8 @@ static void test_mistakes(void **state)
         {{"eval", "--eval.B", "7"}, "eval.B is fixed at build time: infinic toy.it -D eval.B=7"},
         {{"train", "--B"}, "B is fixed at build time: infinic toy.it -D train.B=4"},
         {{"train", "B=8"}, "B is fixed at build time: infinic toy.it -D train.B=8"},
-        {{"train", "-D", "train.B=8"}, "-D is an option of the compiler: infinic toy.it -D train.B=8"},
+        {{"train", "-D", "train.B=8"},
+         "-D is an option of the compiler: infinic toy.it -D train.B=8"},
         {{"train", "-Dtrain.B=8"}, "infinic toy.it -D train.B=8"},
         {{"train", "--save-every", "5"}, "--save-every needs --out DIR"},
         {{"verify"}, "verify needs --ref FILE"},
@@ -90,9 +88,9 @@ static void test_mistakes(void **state)
     }
 }
 
-static void test_help(void **state)
-{
-    static const char *const names[] = {"train", "eval", "params", "info", "schedule", "bench", "verify"};
+static void test_help(void **state) {
+    static const char *const names[] = {"train",    "eval",  "params", "info",
+                                        "schedule", "bench", "verify"};
     (void)state;
     Run r = RUN(&toy_plan, "--help");
     assert_int_equal(r.code, 0);
@@ -115,8 +113,7 @@ static void test_help(void **state)
     run_free(&r);
 }
 
-static void test_nearest(void **state)
-{
+static void test_nearest(void **state) {
     static const char *const names[] = {"alpha", "beta", "gamma"};
     (void)state;
     assert_string_equal(inf_nearest_name("alhpa", names, 3), "alpha");
@@ -125,8 +122,7 @@ static void test_nearest(void **state)
     assert_null(inf_nearest_name("x", names, 0));
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_mistakes),

@@ -15,10 +15,27 @@
 
 /* h.*.w: 12 tensors [3, 2] stored as [4, 5]; emb: [2], two uses; scale: frozen scalar of ones. */
 static const PlanParam blocks[] = {
-    {.name = "h.*.w", .offset = 0, .nstack = 1, .ndim = 2, .stack = {12}, .dim = {3, 2},
-     .stored = {4, 5}, .init = PLAN_INIT_normal, .init_a = 0.02, .trainable = 1, .uses = 1},
-    {.name = "emb", .offset = 1024, .ndim = 1, .dim = {2}, .stored = {2}, .init = PLAN_INIT_zeros,
-     .trainable = 1, .uses = 2, .use_offset = 2048, .use_stride = 512},
+    {.name = "h.*.w",
+     .offset = 0,
+     .nstack = 1,
+     .ndim = 2,
+     .stack = {12},
+     .dim = {3, 2},
+     .stored = {4, 5},
+     .init = PLAN_INIT_normal,
+     .init_a = 0.02,
+     .trainable = 1,
+     .uses = 1},
+    {.name = "emb",
+     .offset = 1024,
+     .ndim = 1,
+     .dim = {2},
+     .stored = {2},
+     .init = PLAN_INIT_zeros,
+     .trainable = 1,
+     .uses = 2,
+     .use_offset = 2048,
+     .use_stride = 512},
     {.name = "scale", .offset = 1536, .ndim = 0, .init = PLAN_INIT_ones, .trainable = 0, .uses = 1},
 };
 
@@ -28,8 +45,7 @@ typedef struct Fixture {
     InfParams params;
 } Fixture;
 
-static int set_up(void **state)
-{
+static int set_up(void **state) {
     Fixture *f = calloc(1, sizeof *f);
     InfError e = {0};
     f->plan = toy_plan;
@@ -45,8 +61,7 @@ static int set_up(void **state)
            inf_params_open(&e, &f->plan, &f->params) != INF_OK;
 }
 
-static int tear_down(void **state)
-{
+static int tear_down(void **state) {
     Fixture *f = *state;
     inf_params_close(&f->params);
     inf_engine_close(&f->engine);
@@ -54,27 +69,23 @@ static int tear_down(void **state)
     return 0;
 }
 
-static void test_names_are_sorted(void **state)
-{
+static void test_names_are_sorted(void **state) {
     static const char *const names[] = {"emb",   "h.0.w", "h.1.w", "h.10.w", "h.11.w",
                                         "h.2.w", "h.3.w", "h.4.w", "h.5.w",  "h.6.w",
                                         "h.7.w", "h.8.w", "h.9.w", "scale"};
     Fixture *f = *state;
     assert_int_equal(f->params.count, 14);
-    for (int i = 0; i < 14; i++)
-        assert_string_equal(f->params.param[i].name, names[i]);
+    for (int i = 0; i < 14; i++) assert_string_equal(f->params.param[i].name, names[i]);
     assert_int_equal(inf_params_find(&f->params, "h.10.w")->offset, 10 * 80);
     assert_int_equal(inf_params_find(&f->params, "scale")->count, 1);
     assert_null(inf_params_find(&f->params, "h.12.w"));
 }
 
-static void test_padding_is_left_alone(void **state)
-{
+static void test_padding_is_left_alone(void **state) {
     Fixture *f = *state;
     const InfParam *p = inf_params_find(&f->params, "h.1.w");
     float logical[6] = {1, 2, 3, 4, 5, 6}, back[6], stored[20];
-    for (int i = 0; i < 20; i++)
-        stored[i] = -1;
+    for (int i = 0; i < 20; i++) stored[i] = -1;
     assert_false(inf_param_contiguous(p));
     inf_param_scatter(p, logical, stored);
     for (int row = 0; row < 4; row++)
@@ -85,8 +96,7 @@ static void test_padding_is_left_alone(void **state)
     assert_memory_equal(logical, back, sizeof back);
 }
 
-static void test_uses_are_added(void **state)
-{
+static void test_uses_are_added(void **state) {
     Fixture *f = *state;
     const InfParam *p = inf_params_find(&f->params, "emb");
     float *first = inf_engine_at(&f->engine, PLAN_REGION_grad, 1024);
@@ -101,11 +111,12 @@ static void test_uses_are_added(void **state)
     assert_ptr_equal(inf_params_find_nonfinite(&f->params, &f->engine), p);
 }
 
-/* Values come from seed, name and element: not from the place in memory or the number of threads. */
-static void test_initial_values(void **state)
-{
+/* Values come from seed, name and element: not from the place in memory or the number of threads.
+ */
+static void test_initial_values(void **state) {
     Fixture *f = *state;
-    const InfParam *a = inf_params_find(&f->params, "h.3.w"), *b = inf_params_find(&f->params, "h.4.w");
+    const InfParam *a = inf_params_find(&f->params, "h.3.w"),
+                   *b = inf_params_find(&f->params, "h.4.w");
     float first[6], again[6], other[6];
     inf_params_init(&f->params, &f->engine, 5);
     inf_param_gather(a, inf_engine_at(&f->engine, PLAN_REGION_param, a->offset), first);
@@ -124,14 +135,18 @@ static void test_initial_values(void **state)
 }
 
 /* Mean and spread of many values of each kind. */
-static void test_distributions(void **state)
-{
+static void test_distributions(void **state) {
     enum { COUNT = 100000 };
     (void)state;
     for (int kind = 0; kind < 2; kind++) {
-        PlanParam block = {.name = "w", .ndim = 1, .dim = {COUNT}, .stored = {COUNT},
+        PlanParam block = {.name = "w",
+                           .ndim = 1,
+                           .dim = {COUNT},
+                           .stored = {COUNT},
                            .init = (uint8_t)(kind ? PLAN_INIT_uniform : PLAN_INIT_normal),
-                           .init_a = 0.5, .trainable = 1, .uses = 1};
+                           .init_a = 0.5,
+                           .trainable = 1,
+                           .uses = 1};
         Plan plan = toy_plan;
         InfError e = {0};
         InfEngine m;
@@ -159,14 +174,15 @@ static void test_distributions(void **state)
 }
 
 /* What is saved loads again, bit for bit, padding and stacks included. */
-static void test_save_and_load(void **state)
-{
+static void test_save_and_load(void **state) {
     Fixture *f = *state;
     InfError e = {0};
     char *dir = temp_make();
-    const char *path = temp_path(dir, "w.safetensors"), *again = temp_path(dir, "again.safetensors");
+    const char *path = temp_path(dir, "w.safetensors"),
+               *again = temp_path(dir, "again.safetensors");
     inf_params_init(&f->params, &f->engine, 9);
-    assert_int_equal(inf_params_save(&e, &f->params, &f->engine, path, INF_VALUES_weights, 1), INF_OK);
+    assert_int_equal(inf_params_save(&e, &f->params, &f->engine, path, INF_VALUES_weights, 1),
+                     INF_OK);
     InfTensors set;
     assert_int_equal(inf_tensors_open(&e, path, &set), INF_OK);
     assert_int_equal(set.count, 14);
@@ -174,7 +190,8 @@ static void test_save_and_load(void **state)
     inf_tensors_close(&set);
     inf_params_init(&f->params, &f->engine, 10);
     assert_int_equal(inf_params_load(&e, &f->params, &f->engine, path), INF_OK);
-    assert_int_equal(inf_params_save(&e, &f->params, &f->engine, again, INF_VALUES_weights, 1), INF_OK);
+    assert_int_equal(inf_params_save(&e, &f->params, &f->engine, again, INF_VALUES_weights, 1),
+                     INF_OK);
     size_t n, m;
     char *x = file_get(path, &n), *y = file_get(again, &m);
     assert_int_equal(n, m);
@@ -184,8 +201,7 @@ static void test_save_and_load(void **state)
     temp_remove(dir);
 }
 
-static void test_rates(void **state)
-{
+static void test_rates(void **state) {
     (void)state;
     PlanTrain t = {.schedule = PLAN_SCHED_cosine, .warmup = 10, .floor = 0.1, .decay_share = 0.2};
     assert_true(inf_rate_at(&t, 1.0, 0, 110) == 0.1);
@@ -204,8 +220,7 @@ static void test_rates(void **state)
     assert_true(inf_rate_at(&t, 0.05, 12345, 10) == 0.05);
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_names_are_sorted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_padding_is_left_alone, set_up, tear_down),

@@ -12,8 +12,7 @@
 #include "runtime/plan.h"
 
 /* From the known-answer file of Random123 (philox 4x32-10). */
-static void test_known_answers(void **state)
-{
+static void test_known_answers(void **state) {
     static const struct {
         InfRandom4 counter;
         uint32_t key[2];
@@ -21,7 +20,8 @@ static void test_known_answers(void **state)
     } rows[] = {
         {{{0, 0, 0, 0}}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
         {{{~0u, ~0u, ~0u, ~0u}}, {~0u, ~0u}, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
-        {{{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}}, {0xa4093822, 0x299f31d0},
+        {{{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}},
+         {0xa4093822, 0x299f31d0},
          {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
     };
     (void)state;
@@ -32,8 +32,7 @@ static void test_known_answers(void **state)
 }
 
 /* A kernel's numbers depend on every part of the moment, and on nothing else. */
-static void test_kernel_numbers(void **state)
-{
+static void test_kernel_numbers(void **state) {
     (void)state;
     InfEnv env = {.seed = 1, .step = 2, .microbatch = 3, .threads = 1}, other = env;
     uint32_t a[4], b[4];
@@ -51,8 +50,7 @@ static void test_kernel_numbers(void **state)
     }
 }
 
-static void test_permutation_is_a_bijection(void **state)
-{
+static void test_permutation_is_a_bijection(void **state) {
     static const uint64_t counts[] = {1, 2, 3, 7, 64, 255, 256, 257, 1000, 60000};
     (void)state;
     for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
@@ -70,8 +68,7 @@ static void test_permutation_is_a_bijection(void **state)
 }
 
 /* Epochs and seeds give different orders, and none is nearly the identity. */
-static void test_orders_differ(void **state)
-{
+static void test_orders_differ(void **state) {
     (void)state;
     enum { COUNT = 1000 };
     InfPermutation p = inf_permutation_make(COUNT, 1, 0), next = inf_permutation_make(COUNT, 1, 1);
@@ -88,22 +85,19 @@ static void test_orders_differ(void **state)
     assert_in_range(same_seed, 0, 10);
 }
 
-static void test_unit_floats(void **state)
-{
+static void test_unit_floats(void **state) {
     (void)state;
     assert_true(inf_unit_float(0) == 0.0f);
     assert_true(inf_unit_float(~0u) < 1.0f);
     double sum = 0;
     for (uint64_t i = 0; i < 10000; i++) {
         InfRandom4 r = inf_random_block(123, i);
-        for (int k = 0; k < 4; k++)
-            sum += (double)inf_unit_float(r.v[k]);
+        for (int k = 0; k < 4; k++) sum += (double)inf_unit_float(r.v[k]);
     }
     assert_true(sum / 40000 > 0.495 && sum / 40000 < 0.505);
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_known_answers),
         cmocka_unit_test(test_kernel_numbers),

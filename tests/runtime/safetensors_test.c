@@ -13,8 +13,7 @@
 #include "runtime/safetensors.h"
 #include "tests/runtime/toy.h"
 
-static void expect_bad(const char *path, const char *says)
-{
+static void expect_bad(const char *path, const char *says) {
     InfError e = {0};
     InfTensors set;
     InfCode code = inf_tensors_open(&e, path, &set);
@@ -24,10 +23,10 @@ static void expect_bad(const char *path, const char *says)
 }
 
 #define ENTRY(name, dtype, shape, begin, end)                                                      \
-    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" #begin "," #end "]}"
+    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" #begin "," #end \
+    "]}"
 
-static void test_header_mutants(void **state)
-{
+static void test_header_mutants(void **state) {
     static const struct {
         const char *header;
         size_t data;
@@ -59,7 +58,8 @@ static void test_header_mutants(void **state)
         {"{" ENTRY("a", "F32", "[2]", 0, 4) "}", 4, "span 4 bytes, but F32 [2] takes 8"},
         {"{" ENTRY("a", "F32", "[1]", 4, 0) "}", 4, "0 <= begin <= end"},
         {"{" ENTRY("a", "F32", "[1]", -4, 0) "}", 4, "0 <= begin <= end"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,8]}}", 4, "not [begin, end]"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,8]}}", 4,
+         "not [begin, end]"},
         {"{" ENTRY("a", "F32", "[1]", 4, 8) "}", 8, "4 bytes before 'a' belong to no tensor"},
         {"{" ENTRY("a", "F32", "[1]", 0, 4) "," ENTRY("b", "F32", "[1]", 8, 12) "}", 12,
          "4 bytes before 'b'"},
@@ -90,8 +90,7 @@ static void test_header_mutants(void **state)
 /* A literal and its length without the final zero. */
 #define BYTES(text) text, sizeof(text) - 1
 
-static void test_file_mutants(void **state)
-{
+static void test_file_mutants(void **state) {
     static const struct {
         const char *bytes;
         size_t count;
@@ -127,8 +126,7 @@ static void test_file_mutants(void **state)
     temp_remove(dir);
 }
 
-static void test_long_and_many_names(void **state)
-{
+static void test_long_and_many_names(void **state) {
     (void)state;
     char *dir = temp_make(), header[4096], name[1100];
     const char *path = temp_path(dir, "m.safetensors");
@@ -141,19 +139,18 @@ static void test_long_and_many_names(void **state)
         InfError e = {0};
         InfTensors set;
         assert_int_equal(inf_tensors_open(&e, path, &set), length == 1024 ? INF_OK : INF_DATA);
-        if (length == 1024)
-            inf_tensors_close(&set);
+        if (length == 1024) inf_tensors_close(&set);
         inf_error_free(&e);
     }
     temp_remove(dir);
 }
 
 /* Any order in the header, zero-size entries at a boundary, scalars, metadata, padding spaces. */
-static void test_legal_oddities(void **state)
-{
-    static const char header[] =
-        "{" ENTRY("b", "F32", "[1]", 8, 12) "," ENTRY("z", "I8", "[0, 7]", 8, 8) ","
-        "\"__metadata__\":{\"format\":\"pt\"}," ENTRY("a", "F64", "[]", 0, 8) "}   ";
+static void test_legal_oddities(void **state) {
+    static const char header[] = "{" ENTRY("b", "F32", "[1]", 8, 12) "," ENTRY(
+        "z", "I8", "[0, 7]", 8, 8) ","
+                                   "\"__metadata__\":{\"format\":\"pt\"}," ENTRY("a", "F64", "[]",
+                                                                                 0, 8) "}   ";
     (void)state;
     char *dir = temp_make();
     const char *path = temp_path(dir, "m.safetensors");
@@ -175,8 +172,7 @@ static void test_legal_oddities(void **state)
     temp_remove(dir);
 }
 
-static void test_conversions(void **state)
-{
+static void test_conversions(void **state) {
     (void)state;
     char *dir = temp_make();
     const char *path = temp_path(dir, "m.safetensors");
@@ -184,7 +180,8 @@ static void test_conversions(void **state)
     static const float wide[] = {1.0f, -2.0f, 0x1p-24f, INFINITY, 65504.0f, -0.0f};
     static const uint16_t brains[] = {0x3F80, 0xC000, 0x7F80, 0x0080, 0x4049, 0x8000};
     static const float brain_wide[] = {1.0f, -2.0f, INFINITY, 0x1p-126f, 3.140625f, -0.0f};
-    InfTensorOut out[] = {{"h", INF_DTYPE_F16, 1, {6}, halves}, {"b", INF_DTYPE_BF16, 1, {6}, brains}};
+    InfTensorOut out[] = {{"h", INF_DTYPE_F16, 1, {6}, halves},
+                          {"b", INF_DTYPE_BF16, 1, {6}, brains}};
     InfError e = {0};
     InfTensors set;
     float got[6];
@@ -199,8 +196,7 @@ static void test_conversions(void **state)
 }
 
 /* Written names are sorted, the header is strict JSON, the bytes are the same every time. */
-static void test_writing(void **state)
-{
+static void test_writing(void **state) {
     (void)state;
     char *dir = temp_make();
     static const float x[] = {1, 2, 3, 4, 5, 6};
@@ -222,8 +218,8 @@ static void test_writing(void **state)
     assert_int_equal(length % 8, 0);
     json_t *root = json_loadb(bytes[0] + 8, length, JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(root);
-    assert_string_equal(json_string_value(json_object_get(json_object_get(root, "__metadata__"),
-                                                          "format")), "pt");
+    assert_string_equal(
+        json_string_value(json_object_get(json_object_get(root, "__metadata__"), "format")), "pt");
     json_decref(root);
     const char *a = strstr(bytes[0] + 8, "\"a\""), *ten = strstr(bytes[0] + 8, "h.10.w");
     assert_true(a < ten && ten < strstr(bytes[0] + 8, "h.2.w"));
@@ -236,13 +232,13 @@ static void test_writing(void **state)
     temp_remove(dir);
 }
 
-static void test_shards(void **state)
-{
+static void test_shards(void **state) {
     static const struct {
         const char *index, *says;
     } rows[] = {
         {"{\"weight_map\":{\"a\":\"1.safetensors\",\"b\":\"3.safetensors\"}}", "is missing"},
-        {"{\"weight_map\":{\"a\":\"../1.safetensors\",\"b\":\"2.safetensors\"}}", "beside the index"},
+        {"{\"weight_map\":{\"a\":\"../1.safetensors\",\"b\":\"2.safetensors\"}}",
+         "beside the index"},
         {"{\"weight_map\":{\"a\":\"/etc/passwd\"}}", "beside the index"},
         {"{\"weight_map\":{\"a\":\"2.safetensors\",\"b\":\"2.safetensors\"}}", "not in its shard"},
         {"{\"weight_map\":{\"a\":\"1.safetensors\"}}", NULL},
@@ -261,8 +257,7 @@ static void test_shards(void **state)
                 "{" ENTRY("a", "F32", "[1]", 0, 4) "," ENTRY("c", "F32", "[1]", 4, 8) "}", 8);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         file_put(index, rows[i].index, strlen(rows[i].index));
-        if (rows[i].says)
-            expect_bad(index, rows[i].says);
+        if (rows[i].says) expect_bad(index, rows[i].says);
     }
     static const char good[] = "{\"metadata\":{\"total_size\":8},\"weight_map\":"
                                "{\"a\":\"1.safetensors\",\"b\":\"2.safetensors\"}}";
@@ -276,14 +271,14 @@ static void test_shards(void **state)
 }
 
 /* One report of everything that does not fit the model, with a hint for a transposed matrix. */
-static void test_fit_report(void **state)
-{
+static void test_fit_report(void **state) {
     (void)state;
     char *dir = temp_make();
     toy_data(dir, "train", 8);
     const char *path = temp_path(dir, "m.safetensors");
-    tensors_put(path, "{" ENTRY("fc.weight", "F32", "[4,2]", 0, 32) ","
-                ENTRY("head.weight", "F32", "[2,4]", 32, 64) "," ENTRY("x", "F32", "[1]", 64, 68) "}",
+    tensors_put(path,
+                "{" ENTRY("fc.weight", "F32", "[4,2]", 0, 32) "," ENTRY(
+                    "head.weight", "F32", "[2,4]", 32, 64) "," ENTRY("x", "F32", "[1]", 64, 68) "}",
                 68);
     Run r = RUN(&toy_plan, "train", "--data", dir, "--init", path);
     assert_int_equal(r.code, 4);
@@ -297,13 +292,16 @@ static void test_fit_report(void **state)
     temp_remove(dir);
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_header_mutants),   cmocka_unit_test(test_file_mutants),
-        cmocka_unit_test(test_long_and_many_names), cmocka_unit_test(test_legal_oddities),
-        cmocka_unit_test(test_conversions),      cmocka_unit_test(test_writing),
-        cmocka_unit_test(test_shards),           cmocka_unit_test(test_fit_report),
+        cmocka_unit_test(test_header_mutants),
+        cmocka_unit_test(test_file_mutants),
+        cmocka_unit_test(test_long_and_many_names),
+        cmocka_unit_test(test_legal_oddities),
+        cmocka_unit_test(test_conversions),
+        cmocka_unit_test(test_writing),
+        cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_fit_report),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

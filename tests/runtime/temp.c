@@ -10,29 +10,25 @@
 
 #include "tests/runtime/toy.h"
 
-static void must(int condition, const char *what)
-{
+static void must(int condition, const char *what) {
     if (!condition) {
         perror(what);
         exit(99);
     }
 }
 
-char *temp_make(void)
-{
+char *temp_make(void) {
     char *dir = strdup("/tmp/infinic_test_XXXXXX");
     must(dir && mkdtemp(dir), "mkdtemp");
     return dir;
 }
 
-static void remove_tree(const char *dir)
-{
+static void remove_tree(const char *dir) {
     DIR *d = opendir(dir);
     must(d != NULL, dir);
     for (struct dirent *entry = readdir(d); entry; entry = readdir(d)) {
         char path[4096];
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
-            continue;
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
         snprintf(path, sizeof path, "%s/%s", dir, entry->d_name);
         struct stat st;
         if (lstat(path, &st) == 0 && S_ISDIR(st.st_mode))
@@ -44,14 +40,12 @@ static void remove_tree(const char *dir)
     rmdir(dir);
 }
 
-void temp_remove(char *dir)
-{
+void temp_remove(char *dir) {
     remove_tree(dir);
     free(dir);
 }
 
-const char *temp_path(const char *dir, const char *name)
-{
+const char *temp_path(const char *dir, const char *name) {
     static char buffers[256][4096];
     static int next;
     char *out = buffers[next++ % 256];
@@ -59,38 +53,31 @@ const char *temp_path(const char *dir, const char *name)
     return out;
 }
 
-void file_put(const char *path, const void *bytes, size_t count)
-{
+void file_put(const char *path, const void *bytes, size_t count) {
     FILE *out = fopen(path, "wb");
     must(out != NULL, path);
     must(fwrite(bytes, 1, count, out) == count, path);
     must(fclose(out) == 0, path);
 }
 
-char *file_get(const char *path, size_t *count)
-{
+char *file_get(const char *path, size_t *count) {
     FILE *in = fopen(path, "rb");
-    if (!in)
-        return NULL;
+    if (!in) return NULL;
     must(fseek(in, 0, SEEK_END) == 0, path);
     long size = ftell(in);
     rewind(in);
     char *text = calloc((size_t)size + 1, 1);
     must(text && fread(text, 1, (size_t)size, in) == (size_t)size, path);
     fclose(in);
-    if (count)
-        *count = (size_t)size;
+    if (count) *count = (size_t)size;
     return text;
 }
 
-static void put_u32(unsigned char *at, uint32_t value)
-{
-    for (int i = 0; i < 4; i++)
-        at[i] = (unsigned char)(value >> (24 - 8 * i));
+static void put_u32(unsigned char *at, uint32_t value) {
+    for (int i = 0; i < 4; i++) at[i] = (unsigned char)(value >> (24 - 8 * i));
 }
 
-void toy_data(const char *dir, const char *base, uint32_t count)
-{
+void toy_data(const char *dir, const char *base, uint32_t count) {
     char name[64];
     unsigned char *bytes = calloc(16 + 4 * (size_t)count, 1);
     must(bytes != NULL, "calloc");
@@ -104,20 +91,17 @@ void toy_data(const char *dir, const char *base, uint32_t count)
     file_put(temp_path(dir, name), bytes, 16 + 4 * (size_t)count);
 
     put_u32(bytes, 0x801);
-    for (uint32_t i = 0; i < count; i++)
-        bytes[8 + i] = (unsigned char)(i % 2);
+    for (uint32_t i = 0; i < count; i++) bytes[8 + i] = (unsigned char)(i % 2);
     snprintf(name, sizeof name, "%s-labels-idx1-ubyte", base);
     file_put(temp_path(dir, name), bytes, 8 + (size_t)count);
     free(bytes);
 }
 
-void tensors_put(const char *path, const char *header, size_t data_bytes)
-{
+void tensors_put(const char *path, const char *header, size_t data_bytes) {
     size_t length = strlen(header);
     unsigned char *bytes = calloc(8 + length + data_bytes, 1);
     must(bytes != NULL, "calloc");
-    for (int i = 0; i < 8; i++)
-        bytes[i] = (unsigned char)((uint64_t)length >> (8 * i));
+    for (int i = 0; i < 8; i++) bytes[i] = (unsigned char)((uint64_t)length >> (8 * i));
     memcpy(bytes + 8, header, length);
     file_put(path, bytes, 8 + length + data_bytes);
     free(bytes);
@@ -125,8 +109,7 @@ void tensors_put(const char *path, const char *header, size_t data_bytes)
 
 enum { ARGS_MAX = 32 };
 
-Run run_plan(const Plan *plan, const char *const *args)
-{
+Run run_plan(const Plan *plan, const char *const *args) {
     char *dir = temp_make();
     char *argv[ARGS_MAX + 2];
     int argc = 0;
@@ -150,14 +133,12 @@ Run run_plan(const Plan *plan, const char *const *args)
     Run r = {.code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status),
              .out = file_get(temp_path(dir, "out"), NULL),
              .err = file_get(temp_path(dir, "err"), NULL)};
-    for (int i = 0; i < argc; i++)
-        free(argv[i]);
+    for (int i = 0; i < argc; i++) free(argv[i]);
     temp_remove(dir);
     return r;
 }
 
-void run_free(Run *r)
-{
+void run_free(Run *r) {
     free(r->out);
     free(r->err);
 }

@@ -32,7 +32,7 @@ void toy_data(const char *dir, const char *base, uint32_t count);
 void tensors_put(const char *path, const char *header, size_t data_bytes);
 
 typedef struct Run {
-    int code;       /* exit code; 1000 + n when ended by signal n */
+    int code;        /* exit code; 1000 + n when ended by signal n */
     char *out, *err; /* fresh memory */
 } Run;
 

@@ -21,22 +21,15 @@ static struct {
     float *origin;
 } trace;
 
-static void note(const char *name, void *const *arg, const InfEnv *env)
-{
+static void note(const char *name, void *const *arg, const InfEnv *env) {
     size_t at = strlen(trace.text);
     snprintf(trace.text + at, sizeof trace.text - at, "%s%lld.%lld@%td ", name,
              (long long)env->iter[0], (long long)env->iter[1], (float *)arg[0] - trace.origin);
 }
 
-static void kernel_a(void *const *arg, const InfEnv *env)
-{
-    note("a", arg, env);
-}
+static void kernel_a(void *const *arg, const InfEnv *env) { note("a", arg, env); }
 
-static void kernel_b(void *const *arg, const InfEnv *env)
-{
-    note("b", arg, env);
-}
+static void kernel_b(void *const *arg, const InfEnv *env) { note("b", arg, env); }
 
 static const PlanKernel walk_kernels[] = {{"a", kernel_a, "rows", "1:1", 0, 0},
                                           {"b", kernel_b, "rows", "1:1", 0, 0}};
@@ -56,8 +49,7 @@ static const PlanStep walk_steps[] = {
 };
 static const PlanChunk walk_chunks[] = {{"all", 0, 6}};
 
-static void test_repeats_and_strides(void **state)
-{
+static void test_repeats_and_strides(void **state) {
     (void)state;
     Plan plan = toy_plan;
     InfError e = {0};
@@ -77,8 +69,7 @@ static void test_repeats_and_strides(void **state)
     inf_engine_close(&m);
 }
 
-static void test_regions_are_aligned_and_apart(void **state)
-{
+static void test_regions_are_aligned_and_apart(void **state) {
     (void)state;
     InfError e = {0};
     InfEngine m;
@@ -91,8 +82,7 @@ static void test_regions_are_aligned_and_apart(void **state)
     inf_engine_close(&m);
 }
 
-static void test_too_much_memory_is_a_clean_error(void **state)
-{
+static void test_too_much_memory_is_a_clean_error(void **state) {
     static const int64_t sizes[] = {INT64_C(1) << 50, INT64_MAX};
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -107,8 +97,7 @@ static void test_too_much_memory_is_a_clean_error(void **state)
     }
 }
 
-static void test_missing_cpu_feature_is_named(void **state)
-{
+static void test_missing_cpu_feature_is_named(void **state) {
     (void)state;
     Plan plan = toy_plan;
     plan.cpu_features = "sse2";
@@ -122,16 +111,14 @@ static void test_missing_cpu_feature_is_named(void **state)
         plan.cpu_features = rare[i];
         InfError error = {0};
         assert_int_equal(inf_cpu_check(&error, &plan) == INF_OK, has[i]);
-        if (!has[i])
-            assert_non_null(strstr(error.text, rare[i]));
+        if (!has[i]) assert_non_null(strstr(error.text, rare[i]));
         inf_error_free(&error);
     }
 #endif
 }
 
 /* Losses of a metrics file, in order; *count of them, in fresh memory. */
-static double *read_losses(const char *path, size_t *count)
-{
+static double *read_losses(const char *path, size_t *count) {
     char *text = file_get(path, NULL);
     assert_non_null(text);
     double *losses = calloc(1000, sizeof *losses);
@@ -142,7 +129,8 @@ static double *read_losses(const char *path, size_t *count)
         const char *event = json_string_value(json_object_get(record, "event"));
         assert_non_null(event);
         if (strcmp(event, "step") == 0) {
-            static const char *const keys[] = {"step", "loss", "lr", "ms", "units_per_s", "mem_peak"};
+            static const char *const keys[] = {"step", "loss",        "lr",
+                                               "ms",   "units_per_s", "mem_peak"};
             for (size_t k = 0; k < 6; k++)
                 assert_true(json_is_number(json_object_get(record, keys[k])));
             losses[(*count)++] = json_number_value(json_object_get(record, "loss"));
@@ -153,8 +141,7 @@ static double *read_losses(const char *path, size_t *count)
     return losses;
 }
 
-static void test_training_falls_and_repeats(void **state)
-{
+static void test_training_falls_and_repeats(void **state) {
     (void)state;
     char *dir = temp_make();
     size_t count[3];
@@ -176,23 +163,20 @@ static void test_training_falls_and_repeats(void **state)
     }
     assert_int_equal(count[0], 80);
     assert_true(losses[0][79] < losses[0][0]);
-    for (int i = 1; i < 3; i++)
-        assert_memory_equal(losses[0], losses[i], 80 * sizeof *losses[0]);
-    for (int i = 0; i < 3; i++)
-        free(losses[i]);
+    for (int i = 1; i < 3; i++) assert_memory_equal(losses[0], losses[i], 80 * sizeof *losses[0]);
+    for (int i = 0; i < 3; i++) free(losses[i]);
     temp_remove(dir);
 }
 
 /* The gradient of the bias over one batch in file order, computed here again. */
-static void test_first_gradients(void **state)
-{
+static void test_first_gradients(void **state) {
     (void)state;
     char *dir = temp_make();
     toy_data(dir, "train", 8);
     const char *init = temp_path(dir, "init.safetensors"), *path = temp_path(dir, "g.safetensors");
     float w[8] = {0.1f, -0.2f, 0.3f, 0.0f, 0.2f, 0.1f, -0.1f, 0.05f}, b[2] = {0.01f, -0.02f};
-    InfTensorOut out[] = {
-        {"fc.weight", INF_DTYPE_F32, 2, {2, 4}, w}, {"fc.bias", INF_DTYPE_F32, 1, {2}, b}};
+    InfTensorOut out[] = {{"fc.weight", INF_DTYPE_F32, 2, {2, 4}, w},
+                          {"fc.bias", INF_DTYPE_F32, 1, {2}, b}};
     InfError e = {0};
     assert_int_equal(inf_tensors_write(&e, init, out, 2), INF_OK);
     Run r = RUN(&toy_plan, "train", "--data", dir, "--init", init, "--no-shuffle", "--steps", "1",
@@ -215,7 +199,8 @@ static void test_first_gradients(void **state)
     assert_int_equal(inf_tensors_open(&e, path, &set), INF_OK);
     assert_int_equal(set.count, 2);
     float got[2];
-    assert_int_equal(inf_tensors_read_f32(&e, &set, inf_tensors_find(&set, "fc.bias"), got), INF_OK);
+    assert_int_equal(inf_tensors_read_f32(&e, &set, inf_tensors_find(&set, "fc.bias"), got),
+                     INF_OK);
     assert_true(fabs((double)got[0] - want) < 1e-6);
     assert_true(fabs((double)got[1] + want) < 1e-6);
     inf_tensors_close(&set);
@@ -232,8 +217,7 @@ static void test_first_gradients(void **state)
 }
 
 /* A rate that overflows the weights: the step after it is not applied, and named. */
-static void test_nonfinite(void **state)
-{
+static void test_nonfinite(void **state) {
     (void)state;
     char *dir = temp_make();
     toy_data(dir, "train", 8);
@@ -253,20 +237,20 @@ static void test_nonfinite(void **state)
     run_free(&r);
 
     float w[8] = {0, 0, NAN}, b[2] = {0, 0};
-    InfTensorOut out[] = {
-        {"fc.weight", INF_DTYPE_F32, 2, {2, 4}, w}, {"fc.bias", INF_DTYPE_F32, 1, {2}, b}};
+    InfTensorOut out[] = {{"fc.weight", INF_DTYPE_F32, 2, {2, 4}, w},
+                          {"fc.bias", INF_DTYPE_F32, 1, {2}, b}};
     InfError e = {0};
     const char *init = temp_path(dir, "init.safetensors");
     assert_int_equal(inf_tensors_write(&e, init, out, 2), INF_OK);
     r = RUN(&toy_plan, "train", "--data", dir, "--init", init);
     assert_int_equal(r.code, 6);
-    assert_non_null(strstr(r.err, "step 1: the loss is NaN; first bad tensor: the gradient of fc.bias"));
+    assert_non_null(
+        strstr(r.err, "step 1: the loss is NaN; first bad tensor: the gradient of fc.bias"));
     run_free(&r);
     temp_remove(dir);
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_training_falls_and_repeats),
         cmocka_unit_test(test_first_gradients),
