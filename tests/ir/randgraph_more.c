@@ -1,0 +1,226 @@
+/* randgraph_more.c - random products, tables, composites, windows, repeats; see randgraph_gen.h. */
+#include "tests/ir/randgraph_gen.h"
+
+#include "ir/module.h"
+#include "ir/shape.h"
+
+static const TypeInfo *info_of(const RandGen *r, Val v) { return val_info(r->b.g, v); }
+
+/* Keeps op(in..) when the shape rule takes it. */
+static const Node *try_op(RandGen *r, Op op, int nin, const Val *in, int nattr, const Attr *attr) {
+    Type type[3], out[SHAPE_RESULTS_MAX];
+    for (int i = 0; i < nin; i++) type[i] = val_type(r->b.g, in[i]);
+    ShapeQuery q = {.types = r->b.g->mod->types,
+                    .arena = r->arena,
+                    .op = op,
+                    .nin = nin,
+                    .in = type,
+                    .nattr = nattr,
+                    .attr = attr};
+    if (shape_check(&q, out) != NULL) return NULL;
+    return graph_add(&r->b, op, nin, in, nattr, attr, (Type){0});
+}
+
+/* ---- products and tables ------------------------------------------------------------------ */
+
+bool rand_op_matmul(RandGen *r) {
+    Val x = rand_float(r);
+    for (int tries = 0; tries < 12; tries++) {
+        Val in[2] = {x, tries < 11 ? rand_float(r) : x};
+        Attr attr[] = {ATTR_INT(ta, rand_chance(r, 30)), ATTR_INT(tb, rand_chance(r, 50))};
+        if (tries == 11) attr[1].i = !attr[0].i;
+        const Node *n = try_op(r, OP_matmul, 2, in, 2, attr);
+        if (n == NULL) continue;
+        const TypeInfo *info = info_of(r, x);
+        int64_t k = info->dim[info->ndim - (attr[0].i ? 2 : 1)];
+        rand_keep(r, n->out, rand_bound(r, in[0]) * rand_bound(r, in[1]) * (double)k);
+        return true;
+    }
+    return false;
+}
+
+bool rand_op_gather(RandGen *r) {
+    Val x = rand_float(r);
+    if (r->ints.n == 0 || info_of(r, x)->ndim == 0 || info_of(r, x)->dim[0] < 3) return false;
+    Val in[2] = {x, r->ints.data[rand_below(r, r->ints.n)]};
+    const Node *n = try_op(r, OP_gather, 2, in, 0, NULL);
+    if (n != NULL) rand_keep(r, n->out, rand_bound(r, x));
+    return n != NULL;
+}
+
+/* ---- composites --------------------------------------------------------------------------- */
+
+bool rand_op_softmax(RandGen *r) {
+    Val x = rand_float(r);
+    if (info_of(r, x)->ndim == 0) return false;
+    bool log = rand_chance(r, 50);
+    rand_keep(r, build1(&r->b, log ? OP_log_softmax : OP_softmax, x),
+              log ? 2 * rand_bound(r, x) + 3 : 1);
+    return true;
+}
+
+bool rand_op_norm(RandGen *r) {
+    Val x = rand_float(r);
+    const TypeInfo *info = info_of(r, x);
+    if (info->ndim == 0 || info->dim[info->ndim - 1] < 2) return false;
+    Type vector = rand_type(r, DT_f32, 1, &info->dim[info->ndim - 1]);
+    Val gamma = rand_float_of(r, vector), beta = rand_float_of(r, vector);
+    if (gamma.id == 0) return false;
+    /* Rows of nearly equal elements have a steep derivative. */
+    x = rand_untie(r, x);
+    bool layer = rand_chance(r, 50);
+    Val in[3] = {x, gamma, beta};
+    double bound = rand_bound(r, gamma) * 2 + rand_bound(r, beta);
+    const Node *n = try_op(r, layer ? OP_layer_norm : OP_rms_norm, layer ? 3 : 2, in, 1,
+                           &ATTR_FLOAT(eps, 0.01));
+    if (n == NULL) return false;
+    rand_keep(r, n->out, bound);
+    return true;
+}
+
+bool rand_op_cross_entropy(RandGen *r) {
+    Val x = rand_float(r);
+    const TypeInfo *info = info_of(r, x);
+    if (info->ndim == 0 || info->dim[info->ndim - 1] < 3) return false;
+    Type t = rand_type(r, DT_i32, info->ndim - 1, info->dim);
+    for (uint32_t i = 0; i < r->ints.n; i++) {
+        if (val_type(r->b.g, r->ints.data[i]).id != t.id) continue;
+        Val in[2] = {x, r->ints.data[i]};
+        Attr ignore = ATTR_INT(ignore, rand_chance(r, 50) ? -100 : 1);
+        const Node *n = try_op(r, OP_cross_entropy, 2, in, 1, &ignore);
+        if (n == NULL) return false;
+        rand_keep(r, n->out, 4.0 * (double)type_elems(r->b.g->mod->types, t));
+        if (rand_chance(r, 30)) rand_keep(r, node_out(n, 1), 4);
+        return true;
+    }
+    return false;
+}
+
+/* ---- windows ------------------------------------------------------------------------------ */
+
+/* A usable value of rank 4, id 0 when there is none. */
+static Val rand_image(RandGen *r) {
+    uint32_t from = rand_below(r, r->floats.n);
+    for (uint32_t k = 0; k < r->floats.n; k++) {
+        Val v = r->floats.data[(from + k) % r->floats.n];
+        if (info_of(r, v)->ndim == 4) return v;
+    }
+    return (Val){0};
+}
+
+bool rand_op_conv(RandGen *r) {
+    Val x = rand_image(r);
+    for (int tries = 0; x.id != 0 && tries < 6; tries++) {
+        Val in[2] = {x, rand_image(r)};
+        int64_t stride[2] = {1 + rand_below(r, 2), 1 + rand_below(r, 2)};
+        int64_t padding[2] = {rand_below(r, 3), rand_below(r, 3)};
+        Attr attr[] = {ATTR_INTS(stride, 2, stride), ATTR_INTS(padding, 2, padding)};
+        const Node *n = try_op(r, OP_conv2d, 2, in, 2, attr);
+        if (n == NULL) continue;
+        const TypeInfo *w = info_of(r, in[1]);
+        double products = (double)(w->dim[1] * w->dim[2] * w->dim[3]);
+        rand_keep(r, n->out, rand_bound(r, x) * rand_bound(r, in[1]) * products);
+        return true;
+    }
+    return false;
+}
+
+static bool pool(RandGen *r, Op op, Val x) {
+    int64_t window[2] = {1 + rand_below(r, 3), 1 + rand_below(r, 3)};
+    int64_t stride[2] = {1 + rand_below(r, 2), 1 + rand_below(r, 2)};
+    int64_t padding[2] = {rand_below(r, (uint32_t)window[0]), rand_below(r, (uint32_t)window[1])};
+    Attr attr[] = {ATTR_INTS(window, 2, window), ATTR_INTS(stride, 2, stride),
+                   ATTR_INTS(padding, 2, padding)};
+    const Node *n = try_op(r, op, 1, &x, 3, attr);
+    if (n != NULL) rand_keep(r, n->out, rand_bound(r, x));
+    return n != NULL;
+}
+
+bool rand_op_max_pool(RandGen *r) {
+    Val x = rand_image(r);
+    return x.id != 0 && pool(r, OP_max_pool2d, rand_untie(r, x));
+}
+
+bool rand_op_avg_pool(RandGen *r) {
+    Val x = rand_image(r);
+    return x.id != 0 && pool(r, OP_avg_pool2d, x);
+}
+
+/* ---- repeat ------------------------------------------------------------------------------- */
+
+/* The newest usable value of the body that has type t; there is one, the carried input. */
+static Val newest_of(const RandGen *r, Type t) {
+    for (uint32_t i = r->floats.n; i-- > 0;)
+        if (val_type(r->b.g, r->floats.data[i]).id == t.id) return r->floats.data[i];
+    return (Val){0};
+}
+
+typedef struct Operands {
+    Val in[6];
+    int n, ncarry, nconst;
+    int64_t count;
+} Operands;
+
+/* Carried and constant values of any shape, stacked ones with one leading extent. */
+static bool choose_operands(RandGen *r, Operands *o) {
+    Val stacked = {0};
+    for (int tries = 0; tries < 10 && stacked.id == 0; tries++) {
+        Val v = rand_float(r);
+        const TypeInfo *info = info_of(r, v);
+        if (info->ndim >= 1 && info->dim[0] >= 2 && info->dim[0] <= 5) stacked = v;
+    }
+    if (stacked.id == 0) return false;
+    o->count = info_of(r, stacked)->dim[0];
+    o->ncarry = 1 + (int)rand_below(r, 2);
+    for (int i = 0; i < o->ncarry; i++) o->in[o->n++] = rand_float(r);
+    o->nconst = 1;
+    o->in[o->n++] = rand_float(r);
+    if (r->ints.n > 0) {
+        o->in[o->n++] = r->ints.data[rand_below(r, r->ints.n)];
+        o->nconst++;
+    }
+    o->in[o->n++] = stacked;
+    Val more = rand_float(r);
+    const TypeInfo *info = info_of(r, more);
+    if (info->ndim >= 1 && info->dim[0] == o->count) o->in[o->n++] = more;
+    return true;
+}
+
+static void add_body_inputs(RandGen *body, const RandGen *r, const Operands *o) {
+    for (int i = 0; i < o->n; i++) {
+        const TypeInfo *info = info_of(r, o->in[i]);
+        bool stacked = i >= o->ncarry + o->nconst;
+        Type t = rand_type(r, info->dtype, info->ndim - stacked, info->dim + stacked);
+        double bound = rand_bound(r, o->in[i]);
+        if (i < o->ncarry && bound < 1) bound = 1; /* what later iterations bring */
+        rand_keep_input(body, graph_add_input(body->b.g, t, (Port){0}), bound);
+    }
+}
+
+bool rand_op_repeat(RandGen *r) {
+    Operands o = {0};
+    if (!choose_operands(r, &o)) return false;
+    RandGen body = {.o = r->o, .state = r->state, .arena = r->arena, .depth = r->depth + 1};
+    body.b.g = graph_new(r->b.g->mod, NULL);
+    add_body_inputs(&body, r, &o);
+    rand_grow(&body, 3 + (int)rand_below(r, 6));
+    double bound[8];
+    int nout = 0;
+    for (int i = 0; i < o.ncarry; i++) {
+        /* tanh keeps the carried values bounded over all iterations. */
+        Val v = newest_of(&body, val_type(r->b.g, o.in[i]));
+        graph_add_output(body.b.g, build1(&body.b, OP_tanh, v), (Port){0});
+        bound[nout++] = 1;
+    }
+    for (int i = (int)rand_below(r, 3); i > 0; i--) {
+        Val v = rand_float(&body);
+        if (info_of(&body, v)->ndim > 3) continue;
+        graph_add_output(body.b.g, v, (Port){0});
+        bound[nout++] = rand_bound(&body, v);
+    }
+    Attr attr[] = {ATTR_INT(count, o.count), ATTR_INT(ncarry, o.ncarry), ATTR_INT(nconst, o.nconst),
+                   ATTR_INT(reverse, rand_chance(r, 30))};
+    const Node *n = graph_add_region(&r->b, OP_repeat, o.n, o.in, 4, attr, body.b.g);
+    for (int i = 0; i < nout; i++) rand_keep(r, node_out(n, i), bound[i]);
+    return true;
+}
