@@ -100,8 +100,8 @@ static InfCode run(InfError *e, InfSession *s) {
 
 InfCode inf_bench(InfError *e, const Plan *plan, const InfOptions *o) {
     InfSession s;
-    TRY(inf_session_open_synthetic(e, plan, o, &s));
     inf_signals_install();
+    TRY(inf_session_open_synthetic(e, plan, o, &s));
     InfCode code = run(e, &s);
     inf_session_close(&s);
     return code;

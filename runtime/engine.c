@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -88,6 +89,8 @@ InfCode inf_engine_open(InfError *e, const Plan *plan, int threads, uint64_t see
     out->arg = calloc(most_args(plan), sizeof *out->arg);
     if (!out->arg) return inf_fail(e, INF_IO, "out of memory");
     TRY(inf_map_memory(e, out->memory_bytes, "the plan", &out->memory));
+    /* Large pages where the system has them: fewer misses in the tables of addresses. */
+    if (out->memory) madvise(out->memory, (size_t)out->memory_bytes, MADV_HUGEPAGE);
     touch(out->memory, out->memory_bytes);
 
     unsigned char *at = out->memory;

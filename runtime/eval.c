@@ -38,8 +38,8 @@ static InfCode load(InfError *e, InfSession *s) {
 InfCode inf_eval(InfError *e, const Plan *plan, const InfOptions *o) {
     InfSession s;
     InfEvaluation result;
-    TRY(inf_session_open_eval(e, plan, o, &s));
     inf_signals_install();
+    TRY(inf_session_open_eval(e, plan, o, &s));
     InfCode code = load(e, &s);
     if (code == INF_OK && !inf_evaluate(&s.engine, &s.data, &result))
         code = inf_fail(e, INF_STOPPED, "stopped by %s during the evaluation",

@@ -8,7 +8,10 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
+
+#include "runtime/check.h"
 
 InfCode inf_file_open(InfError *e, const char *path, InfFile *out) {
     *out = (InfFile){-1, 0, path};
@@ -181,6 +184,17 @@ InfCode inf_dir_make(InfError *e, const char *path) {
     if (code == INF_OK && (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)))
         code = inf_fail(e, INF_IO, "%s: is not a folder", path);
     return code;
+}
+
+InfCode inf_disk_check(InfError *e, const char *path, uint64_t bytes) {
+    struct statvfs st;
+    uint64_t free_bytes = 0;
+    if (statvfs(path, &st) != 0) return inf_fail_errno(e, "statvfs", path);
+    if (!inf_mul(st.f_bavail, st.f_frsize, &free_bytes)) return INF_OK;
+    if (free_bytes < bytes)
+        return inf_fail(e, INF_IO, "%s: the disk is full: %llu bytes are needed, %llu are free",
+                        path, (unsigned long long)bytes, (unsigned long long)free_bytes);
+    return INF_OK;
 }
 
 InfCode inf_dir_sync(InfError *e, const char *path) {

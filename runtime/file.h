@@ -52,6 +52,9 @@ void inf_writer_abandon(InfWriter *w);
 /* Makes a folder and its parents; an existing one is fine. */
 InfCode inf_dir_make(InfError *e, const char *path);
 
+/* INF_IO when the file system of `path` has less than `bytes` free. */
+InfCode inf_disk_check(InfError *e, const char *path, uint64_t bytes);
+
 /* Flushes a folder's entries to the disk. */
 InfCode inf_dir_sync(InfError *e, const char *path);
 

@@ -31,10 +31,24 @@ InfMemory inf_memory_now(void) {
     return m;
 }
 
+/* The number in a file of the control group's, or `otherwise` ("max", no such file). */
+static uint64_t group_bytes(const char *path, uint64_t otherwise) {
+    FILE *in = fopen(path, "re");
+    if (!in) return otherwise;
+    unsigned long long value = 0;
+    bool found = fscanf(in, "%llu", &value) == 1;
+    fclose(in);
+    return found ? (uint64_t)value : otherwise;
+}
+
 uint64_t inf_memory_available(void) {
     uint64_t kilobytes = proc_kilobytes("/proc/meminfo", "MemAvailable", UINT64_MAX >> 10);
     uint64_t swap = proc_kilobytes("/proc/meminfo", "SwapFree", 0);
-    return kilobytes >= UINT64_MAX >> 10 ? UINT64_MAX : (kilobytes + swap) << 10;
+    uint64_t machine = kilobytes >= UINT64_MAX >> 10 ? UINT64_MAX : (kilobytes + swap) << 10;
+    uint64_t limit = group_bytes("/sys/fs/cgroup/memory.max", UINT64_MAX);
+    uint64_t used = inf_memory_now().resident;
+    uint64_t group = limit > used ? limit - used : 0;
+    return group < machine ? group : machine;
 }
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -42,7 +56,8 @@ uint64_t inf_memory_available(void) {
 /* __builtin_cpu_supports takes literals only. */
 #define FEATURES(F)                                                                                \
     F("sse3")                                                                                      \
-    F("ssse3") F("sse4.1") F("sse4.2") F("popcnt") F("avx") F("avx2") F("fma") F("bmi") F("bmi2")  \
+    F("ssse3")                                                                                     \
+    F("sse4.1") F("sse4.2") F("popcnt") F("avx") F("avx2") F("fma") F("bmi") F("bmi2")             \
         F("avx512f") F("avx512vl") F("avx512bw") F("avx512dq") F("avx512cd") F("avx512vbmi")       \
             F("avx512vbmi2") F("avx512vnni") F("avx512bitalg") F("avx512vpopcntdq")                \
                 F("avx512ifma")

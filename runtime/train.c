@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/check.h"
 #include "runtime/checkpoint.h"
 #include "runtime/file.h"
 #include "runtime/metrics.h"
@@ -155,6 +156,14 @@ static InfCode dump_gradients(InfError *e, Trainer *t, int64_t step) {
                            count > 0 ? 1.0f / count : 0.0f);
 }
 
+/* A batch without a counted target has loss 0 and no gradient; the user may not expect that. */
+static void warn_uncounted(Trainer *t) {
+    inf_progress_break(&t->progress);
+    fprintf(stderr, "%s: notice: step %lld has no counted target: its loss is 0\n",
+            t->s.plan->model, (long long)t->state.step + 1);
+    inf_metrics_warn(&t->metrics, "a step has no counted target");
+}
+
 static InfCode train_step(InfError *e, Trainer *t) {
     InfEngine *m = &t->s.engine;
     int64_t step = t->state.step, in_epoch = step % t->per_epoch;
@@ -166,6 +175,7 @@ static InfCode train_step(InfError *e, Trainer *t) {
     InfHost host = {t->last_lr, t->decay, t->clip, t->state.updates};
     float loss = inf_step_gradients(m, &t->s.data, &host, (uint64_t)in_epoch * global);
     TRY(dump_gradients(e, t, step));
+    if (inf_step_count(m) <= 0) warn_uncounted(t);
     bool applied = inf_step_update(m, loss);
     double ms = inf_clock_ms() - start;
 
@@ -255,11 +265,11 @@ static void summarise(Trainer *t) {
 static InfCode loop(InfError *e, Trainer *t) {
     if (t->state.step % t->per_epoch != 0)
         inf_loader_begin(&t->s.data, (uint64_t)(t->state.step / t->per_epoch));
-    while (t->state.step < t->steps) {
+    while (t->state.step < t->steps && !inf_signals_pending()) {
         TRY(train_step(e, t));
         if (!inf_signals_pending()) TRY(between_steps(e, t));
-        if (inf_signals_pending()) return stop_by_signal(e, t, inf_signals_pending());
     }
+    if (inf_signals_pending()) return stop_by_signal(e, t, inf_signals_pending());
     evaluate(t);
     if (inf_signals_pending()) return stop_by_signal(e, t, inf_signals_pending());
     TRY(save_final(e, t));
@@ -297,6 +307,16 @@ static InfCode resume(InfError *e, Trainer *t) {
     return code;
 }
 
+/* The folder of --out, with room for one checkpoint and the final weights. */
+static InfCode prepare_out(InfError *e, const Trainer *t) {
+    const Plan *plan = t->s.plan;
+    uint64_t bytes = 0;
+    TRY(inf_dir_make(e, t->out));
+    if (!inf_mul((uint64_t)plan->flat_bytes, (uint64_t)plan->nstate + 2, &bytes))
+        bytes = UINT64_MAX;
+    return inf_disk_check(e, t->out, bytes);
+}
+
 static InfCode prepare(InfError *e, Trainer *t) {
     const InfOptions *o = t->s.options;
     const PlanTrain *plan = &t->s.plan->train;
@@ -309,7 +329,7 @@ static InfCode prepare(InfError *e, Trainer *t) {
     t->s.data.shuffle = !inf_option_given(o, OPT_no_shuffle);
     t->evaluated = -1;
     TRY(inf_metrics_open(e, path, inf_option_given(o, OPT_resume), &t->metrics));
-    if (t->out) TRY(inf_dir_make(e, t->out));
+    if (t->out) TRY(prepare_out(e, t));
     if (inf_option_given(o, OPT_resume))
         TRY(resume(e, t));
     else
@@ -326,8 +346,8 @@ InfCode inf_train(InfError *e, const Plan *plan, const InfOptions *o) {
     Trainer t = {.out = inf_option_text(o, OPT_out, NULL)};
     if (inf_option_given(o, OPT_save_every) && !t.out)
         return inf_fail(e, INF_USAGE, "--save-every needs --out DIR");
-    TRY(inf_session_open_train(e, plan, o, &t.s));
     inf_signals_install();
+    TRY(inf_session_open_train(e, plan, o, &t.s));
     InfCode code = prepare(e, &t);
     if (code == INF_OK) code = loop(e, &t);
     inf_progress_break(&t.progress);
