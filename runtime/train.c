@@ -342,10 +342,22 @@ static InfCode prepare(InfError *e, Trainer *t) {
     return INF_OK;
 }
 
+/* Which parameters decay is part of the code; a flag cannot add what was not built. */
+static InfCode check_decay(InfError *e, const Plan *plan, const InfOptions *o) {
+    bool decays = inf_option_real(o, OPT_weight_decay, 0) <= 0;
+    for (uint32_t i = 0; i < plan->nparam; i++) decays = decays || plan->param[i].decay;
+    if (decays) return INF_OK;
+    return inf_fail(e, INF_USAGE,
+                    "no parameter of this program decays, so --weight-decay cannot act; build it "
+                    "in: decay = %s in the optimizer of %s",
+                    inf_option_text(o, OPT_weight_decay, "0.1"), plan->file);
+}
+
 InfCode inf_train(InfError *e, const Plan *plan, const InfOptions *o) {
     Trainer t = {.out = inf_option_text(o, OPT_out, NULL)};
     if (inf_option_given(o, OPT_save_every) && !t.out)
         return inf_fail(e, INF_USAGE, "--save-every needs --out DIR");
+    TRY(check_decay(e, plan, o));
     inf_signals_install();
     TRY(inf_session_open_train(e, plan, o, &t.s));
     InfCode code = prepare(e, &t);

@@ -74,6 +74,7 @@ static void test_mistakes(void **state) {
          "-D is an option of the compiler: infinic toy.it -D train.B=8"},
         {{"train", "-Dtrain.B=8"}, "infinic toy.it -D train.B=8"},
         {{"train", "--save-every", "5"}, "--save-every needs --out DIR"},
+        {{"train", "--weight-decay=0.1"}, "no parameter of this program decays"},
         {{"verify"}, "verify needs --ref FILE"},
         {{"schedule", "--format=pdf"}, "--format needs one of table|csv|json|svg|trace"},
         {{"params", "--prefix", "nothing.here"}, "no parameter lies below 'nothing.here'"},
