@@ -1,0 +1,205 @@
+/* place.c - lifetimes over a whole step into byte offsets.
+ *
+ * Reads   fused graphs, the layout of the parameter vector, the schedule's microbatches in flight.
+ * Writes  the address of every value outside kernel bodies, the module's region sizes, and kernel
+ *         nodes that copy where a value cannot be made where it must end up.
+ * Keeps   all other nodes and their order.
+ * Why     a plan that is complete before the run needs no allocator in it, and its peak is known to
+ *         the byte. place_check.c replays the plan and fails on any overlap of live bytes.
+ *
+ * Regions: param, grad and state are flat vectors laid out by optim. scalar holds the host's
+ * scalars, then loss and count, norm and flag, and the metrics. data holds the staged batch. With
+ * one microbatch in flight everything else is scratch, so that what the backward pass has read makes
+ * room for what it writes; with more, values that the forward leaves to the backward are in slots,
+ * one for each microbatch in flight. Train, eval and update run one after another and share scratch.
+ */
+#include "passes/place.h"
+
+#include "ir/panic.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* ---- fixed addresses -------------------------------------------------------------------- */
+
+enum {
+    SCALAR_LOSS_SUM = PLACE_ALIGN, /* behind the host's scalars */
+    SCALAR_LOSS_COUNT = 2 * PLACE_ALIGN,
+    SCALAR_GRAD_NORM = 3 * PLACE_ALIGN,
+    SCALAR_UPDATE_OK = 4 * PLACE_ALIGN,
+    SCALAR_METRICS = 5 * PLACE_ALIGN, /* sum and count of each */
+    FLOAT_BYTES = 4
+};
+_Static_assert(SCALAR_COUNT * FLOAT_BYTES <= PLACE_ALIGN, "host scalars");
+
+static int64_t aligned(int64_t bytes) {
+    return (bytes + PLACE_ALIGN - 1) / PLACE_ALIGN * PLACE_ALIGN;
+}
+
+static bool is_batch(const Port *port) {
+    return port->role == ROLE_data || port->role == ROLE_valid;
+}
+
+/* Bytes of the batch inputs before `port`; of all of them for NULL. */
+static int64_t batch_bytes(const Graph *g, const Port *port) {
+    int64_t bytes = 0;
+    for (int i = 0; i < g->nin && &g->in_port[i] != port; i++)
+        if (is_batch(&g->in_port[i]))
+            bytes += aligned(type_bytes(g->mod->types, val_type(g, g->in[i])));
+    return bytes;
+}
+
+static int64_t grad_offset(const Module *m, const Port *port) {
+    const Param *p = &m->param[port->index];
+    int64_t elems = type_elems(m->types, p->type);
+    int64_t stride = (elems + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
+    if (port->use == 0) return p->offset_elems * FLOAT_BYTES;
+    return (p->use_offset_elems + (port->use - 1) * stride) * FLOAT_BYTES;
+}
+
+static bool fixed_address(const Module *m, const Graph *g, const Port *port, Addr *addr) {
+    const Segment *segment = &m->segment[0];
+    if (port->role == ROLE_flat_weight || port->role == ROLE_flat_grad ||
+        port->role == ROLE_flat_state)
+        segment = &m->segment[port->index];
+    int64_t at = segment->offset_elems * FLOAT_BYTES;
+    RegionId region = REGION_scalar;
+    switch (port->role) {
+    case ROLE_none:
+    case ROLE_output:
+    case ROLE_count: return false;
+    case ROLE_data:
+    case ROLE_valid: region = REGION_data, at = batch_bytes(g, port); break;
+    case ROLE_weight:
+        region = REGION_param, at = m->param[port->index].offset_elems * FLOAT_BYTES;
+        break;
+    case ROLE_grad: region = REGION_grad, at = grad_offset(m, port); break;
+    case ROLE_flat_weight: region = REGION_param; break;
+    case ROLE_flat_grad: region = REGION_grad; break;
+    case ROLE_flat_state:
+        region = REGION_state, at += port->use * m->flat_elems * FLOAT_BYTES;
+        break;
+    case ROLE_loss_sum: at = SCALAR_LOSS_SUM; break;
+    case ROLE_loss_count: at = SCALAR_LOSS_COUNT; break;
+    case ROLE_metric_sum: at = SCALAR_METRICS + 2 * port->index * PLACE_ALIGN; break;
+    case ROLE_metric_count: at = SCALAR_METRICS + (2 * port->index + 1) * PLACE_ALIGN; break;
+    case ROLE_scalar: at = port->index * FLOAT_BYTES; break;
+    case ROLE_grad_norm: at = SCALAR_GRAD_NORM; break;
+    case ROLE_update_ok: at = SCALAR_UPDATE_OK; break;
+    }
+    *addr = (Addr){.region = region, .offset_bytes = at};
+    return true;
+}
+
+static int64_t scalar_bytes(const Module *m) {
+    int64_t metrics = 0;
+    for (int i = 0; i < m->ngraph; i++)
+        for (int k = 0; k < m->graph[i]->nout; k++) {
+            const Port *port = &m->graph[i]->out_port[k];
+            if (port->role == ROLE_metric_sum && port->index >= metrics) metrics = port->index + 1;
+        }
+    return SCALAR_METRICS + 2 * metrics * PLACE_ALIGN;
+}
+
+/* ---- the limit -------------------------------------------------------------------------- */
+
+enum { LARGEST_SHOWN = 10 };
+
+typedef struct Holder {
+    int64_t bytes;
+    const char *what;
+    Span span;
+} Holder;
+
+typedef struct Holders {
+    VEC(Holder) list;
+} Holders;
+
+static void hold_params(const Module *m, Holders *h, Arena *arena) {
+    for (int i = 0; i < m->nparam; i++) {
+        const Param *p = &m->param[i];
+        int copies = 1 + m->nstate + (p->uses > 1 ? p->uses : 1);
+        Holder row = {.bytes = copies * type_bytes(m->types, p->type),
+                      .span = p->span,
+                      .what = arena_printf(arena, "parameter '%s', gradient and %d state%s",
+                                           p->name, m->nstate, m->nstate == 1 ? "" : "s")};
+        vec_push(arena, &h->list, row);
+    }
+}
+
+static void hold_buffers(const Module *m, const Placed *placed, Holders *h, Arena *arena) {
+    for (uint32_t i = 0; i < placed->buffers.list.n; i++) {
+        const PlaceBuffer *b = &placed->buffers.list.data[i];
+        if (b->region != REGION_slot && b->region != REGION_scratch) continue;
+        const Node *n = val_node(b->g, b->shown);
+        const char *name = n->op == OP_kernel ? node_attr(n, ATTR_name)->s : op_name(n->op);
+        Holder row = {.bytes = b->bytes,
+                      .span = n->span,
+                      .what = arena_printf(arena, "%s, %s", scope_path(m, n->scope), name)};
+        vec_push(arena, &h->list, row);
+    }
+}
+
+static int by_bytes(const void *x, const void *y) {
+    const Holder *a = *(const Holder *const *)x, *b = *(const Holder *const *)y;
+    if (a->bytes != b->bytes) return a->bytes > b->bytes ? -1 : 1;
+    return a < b ? -1 : a > b;
+}
+
+/* E024 with the largest buffers when the regions do not fit. */
+static bool within_limit(const PassContext *ctx, const Holders *h) {
+    const Module *m = ctx->mod;
+    int64_t total = 0, limit = ctx->options->memory_limit_bytes;
+    for (int i = 0; i < REGION_count; i++) total += m->region_bytes[i];
+    if (limit == 0 || total <= limit) return true;
+    DiagRef ref = diag_error(m->diag, E024, (Span){0},
+                             "the plan needs %" PRId64 " bytes, the limit is %" PRId64, total,
+                             limit);
+    const Holder **row = ARENA_ARRAY(ctx->scratch, const Holder *, h->list.n);
+    for (uint32_t i = 0; i < h->list.n; i++) row[i] = &h->list.data[i];
+    qsort(row, h->list.n, sizeof *row, by_bytes);
+    for (uint32_t i = 0; i < h->list.n && i < LARGEST_SHOWN; i++) {
+        const char *at = row[i]->span.file != 0 ? diag_place(m->diag, row[i]->span, row[i]->span) : "";
+        diag_note(m->diag, ref, "%12" PRId64 " bytes  %s%s%s", row[i]->bytes, row[i]->what,
+                  at[0] != '\0' ? " at " : "", at);
+    }
+    return false;
+}
+
+/* ---- the pass --------------------------------------------------------------------------- */
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static void size_flat_regions(Module *m, int in_flight) {
+    for (int i = 0; i < REGION_count; i++) m->region_bytes[i] = 0;
+    m->region_bytes[REGION_param] = m->flat_elems * FLOAT_BYTES;
+    m->region_bytes[REGION_grad] = m->grad_elems * FLOAT_BYTES;
+    m->region_bytes[REGION_state] = m->nstate * m->flat_elems * FLOAT_BYTES;
+    m->region_bytes[REGION_scalar] = scalar_bytes(m);
+    for (int i = 0; i < m->ngraph; i++)
+        m->region_bytes[REGION_data] =
+            larger(m->region_bytes[REGION_data], in_flight * batch_bytes(m->graph[i], NULL));
+}
+
+bool pass_place(PassContext *ctx) {
+    Module *m = ctx->mod;
+    int in_flight = ctx->table != NULL ? ctx->table->peak_in_flight : 1;
+    PlaceOptions options = {.no_reuse = ctx->options->no_reuse, .slots = in_flight > 1};
+    Holders holders = {{0}};
+    size_flat_regions(m, in_flight);
+    hold_params(m, &holders, ctx->scratch);
+    for (int i = 0; i < m->ngraph; i++) {
+        m->graph[i] = place_copies(m->graph[i], ctx->scratch);
+        Placed placed = place_graph(m->graph[i], fixed_address, &options, ctx->scratch);
+        m->region_bytes[REGION_slot] =
+            larger(m->region_bytes[REGION_slot], in_flight * placed.slot_bytes);
+        m->region_bytes[REGION_scratch] =
+            larger(m->region_bytes[REGION_scratch], placed.scratch_bytes);
+        hold_buffers(m, &placed, &holders, ctx->scratch);
+    }
+    for (int i = 0; i < m->ngraph; i++) {
+        const char *why = place_check(m->graph[i], fixed_address, &options, ctx->scratch);
+        if (why != NULL) panic_graph(m->graph[i], (Span){0}, "place: %s", why);
+    }
+    return within_limit(ctx, &holders);
+}

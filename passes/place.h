@@ -1,0 +1,104 @@
+/* place.h - what the parts of the place pass share.
+ *
+ *   place.c        regions, fixed addresses, the pass, the memory limit
+ *   place_copy.c   copies where a value cannot be where it must end up
+ *   place_alloc.c  buffers: which values share one, and how long each lives
+ *   place_pack.c   buffers into offsets
+ *   place_check.c  an independent replay of the result
+ *
+ * Some values have a home: an output with an address of its own, the next value of what a repeat
+ * carries, a slice of what it stacks. After place_copy the value at every home comes from a node
+ * that can write there at once, so place_alloc only gives the homes away.
+ */
+#ifndef INFINIC_PASSES_PLACE_H
+#define INFINIC_PASSES_PLACE_H
+
+#include "passes/pass.h"
+
+enum { PLACE_ALIGN = 64 };
+
+/* ---- reading a graph through its views ---- */
+
+typedef struct PlaceUse {
+    int node, operand;
+} PlaceUse;
+
+typedef VEC(PlaceUse) PlaceUses;
+
+typedef struct PlaceScan {
+    const Graph *g;
+    Val *base;       /* by value: what a chain of reshapes shows */
+    PlaceUses *uses; /* by base: nodes other than reshapes that read it, in program order */
+    int *outputs;    /* by base: how many graph outputs show it */
+} PlaceScan;
+
+PlaceScan place_scan(const Graph *g, Arena *arena);
+
+/* The node that makes v, its index; -1 for a graph input. */
+int place_maker(const Graph *g, Val v);
+
+/* Whether result v is the kernel's workspace. */
+bool place_is_workspace(const Graph *g, Val v);
+
+/* Whether kernel n may write result r over its operand i: it reads the operand at the place that it
+ * writes, and nowhere else. */
+bool place_is_pointwise(const Node *n, int i, int r);
+
+/* Bytes of one slice of a stacked value. */
+int64_t place_slice_bytes(const Graph *g, Val stacked, const Node *repeat);
+
+/* Whether an output of this role has an address of its own. */
+bool place_role_is_fixed(Role role);
+
+/* The graph input that has the same home as output k: what it was so far. -1: none. */
+int place_occupant(const Graph *g, int k);
+
+/* The graph with copies; repeats' bodies likewise. */
+Graph *place_copies(const Graph *g, Arena *scratch);
+
+/* ---- buffers ---- */
+
+typedef struct PlaceBuffer {
+    int64_t bytes;
+    RegionId region;      /* none: to be packed into slot or scratch */
+    int64_t offset_bytes;
+    int begin, end;       /* first and last moment of its life, both included */
+    bool in_forward, in_backward;
+    const Graph *g;       /* a value that it holds, for messages */
+    Val shown;
+    bool is_plain; /* only kernels' results: no home */
+    bool is_slot;
+} PlaceBuffer;
+
+typedef struct PlaceBuffers {
+    VEC(PlaceBuffer) list;
+} PlaceBuffers;
+
+typedef struct PlaceOptions {
+    bool no_reuse;
+    bool slots; /* more than one microbatch in flight: values of the forward have slots */
+} PlaceOptions;
+
+typedef struct Placed {
+    PlaceBuffers buffers;
+    int64_t slot_bytes, scratch_bytes;
+} Placed;
+
+/* Fixed address of a graph's port by its role; false when it has none. */
+typedef bool PlaceFixed(const Module *m, const Graph *g, const Port *port, Addr *addr);
+
+/* Gives every value of g (after place_copies) an address: fixed ones by `fixed`, the others packed
+ * into slot and scratch, from offset 0. */
+Placed place_graph(Graph *g, PlaceFixed *fixed, const PlaceOptions *options, Arena *arena);
+
+/* Offsets for all buffers without a region; fills slot_bytes and scratch_bytes. */
+void place_pack(Placed *placed, const PlaceOptions *options, Arena *arena);
+
+/* ---- the checker ---- */
+
+/* Replays g symbolically against the module's region sizes: NULL, or what is wrong, naming both
+ * values; kept in `arena`. */
+const char *place_check(const Graph *g, PlaceFixed *fixed, const PlaceOptions *options,
+                        Arena *arena);
+
+#endif
