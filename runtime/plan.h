@@ -246,6 +246,12 @@ typedef struct Plan {
 /* The runtime's entry: the generated main hands over its plan. */
 int inf_main(const Plan *plan, int argc, char **argv);
 
+/* What `schedule` and `params` print, for the compiler to print too from a plan without kernels:
+ * fresh memory; NULL for an unknown format or without memory.
+ *   format   "table", "csv", "json", "svg", "trace" */
+char *inf_schedule_text(const Plan *plan, const char *format);
+char *inf_params_text(const Plan *plan);
+
 /* What generated kernels call. */
 void inf_sgemm(int ta, int tb, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
                const float *b, int64_t ldb, float *c, int64_t ldc, int accumulate);

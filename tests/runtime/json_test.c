@@ -155,6 +155,32 @@ static void test_schedule(void **state) {
     run_free(&r);
 }
 
+/* The compiler prints the executable's bytes. */
+static void test_texts_for_the_compiler(void **state) {
+    static const char *const formats[] = {"table", "csv", "json", "svg", "trace"};
+    (void)state;
+    Plan plan = toy_plan;
+    PlanKernel kernels[6];
+    for (int i = 0; i < 6; i++) {
+        kernels[i] = toy_plan.kernel[i];
+        kernels[i].fn = NULL;
+    }
+    plan.kernel = kernels;
+    for (size_t i = 0; i < 5; i++) {
+        Run r = RUN(&toy_plan, "schedule", "--format", formats[i]);
+        char *text = inf_schedule_text(&plan, formats[i]);
+        assert_string_equal(text, r.out);
+        free(text);
+        run_free(&r);
+    }
+    assert_null(inf_schedule_text(&plan, "pdf"));
+    Run r = RUN(&toy_plan, "params");
+    char *text = inf_params_text(&plan);
+    assert_string_equal(text, r.out);
+    free(text);
+    run_free(&r);
+}
+
 static void test_eval(void **state) {
     (void)state;
     char *dir = temp_make();
@@ -170,9 +196,13 @@ static void test_eval(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_floats_read_back), cmocka_unit_test(test_every_kind),
-        cmocka_unit_test(test_params),           cmocka_unit_test(test_info_and_bench),
-        cmocka_unit_test(test_schedule),         cmocka_unit_test(test_eval),
+        cmocka_unit_test(test_floats_read_back),
+        cmocka_unit_test(test_every_kind),
+        cmocka_unit_test(test_params),
+        cmocka_unit_test(test_info_and_bench),
+        cmocka_unit_test(test_schedule),
+        cmocka_unit_test(test_eval),
+        cmocka_unit_test(test_texts_for_the_compiler),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
