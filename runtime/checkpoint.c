@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -138,11 +139,21 @@ static void remove_folder(const char *dir) {
     rmdir(dir);
 }
 
+/* Moves the finished folder to its name. One that is there already (the same step, saved before a
+ * resume) changes places with it in one go, so that a kill never leaves neither. */
+static InfCode move_into_place(InfError *e, const char *temporary, const char *final) {
+    if (rename(temporary, final) == 0) return INF_OK;
+    if (errno != EEXIST && errno != ENOTEMPTY) return inf_fail_errno(e, "rename", final);
+    if (renameat2(AT_FDCWD, temporary, AT_FDCWD, final, RENAME_EXCHANGE) != 0)
+        return inf_fail_errno(e, "renameat2", final);
+    remove_folder(temporary);
+    return INF_OK;
+}
+
 static InfCode publish(InfError *e, const char *out, const char *temporary, const char *final,
                        const char *name) {
     char line[NAME_BYTES + 1];
-    remove_folder(final); /* the same step saved before: the new one is complete by now */
-    if (rename(temporary, final) != 0) return inf_fail_errno(e, "rename", final);
+    TRY(move_into_place(e, temporary, final));
     TRY(inf_dir_sync(e, out));
     snprintf(line, sizeof line, "%s\n", name);
     TRY(write_text(e, out, "latest", line));

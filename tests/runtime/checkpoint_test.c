@@ -56,6 +56,10 @@ static void test_resume_has_the_same_bits(void **state) {
     char *latest = file_get(temp_path(parts, "latest"), NULL);
     assert_string_equal(latest, "step-00000004\n");
     free(latest);
+    /* The same step saved again takes the old folder's place. */
+    expect_code(RUN(&toy_plan, "train", "--data", data, "--steps", "4", "--out", parts,
+                    "--save-every", "4", "--quiet"),
+                0, NULL);
     char *text = file_get(temp_path(parts, "step-00000004/state.json"), NULL);
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     assert_int_equal(json_integer_value(json_object_get(root, "samples")), 32);
@@ -134,25 +138,16 @@ static void test_refusals(void **state) {
     temp_remove(data);
 }
 
-/* Starts a long run, lets it make some steps, sends a signal, and reads what it said. */
-static char *run_and_signal(const char *data, const char *out, int number, int *code) {
-    const char *err = temp_path(data, "err"), *metrics = temp_path(data, "metrics");
+/* Starts a long run in a child process. */
+static pid_t start(const char *data, const char *metrics, const char *err, const char *out) {
     char words[16][4096];
     char *argv[17] = {NULL};
-    const char *const args[] = {"toy",
-                                "train",
-                                "--data",
-                                data,
-                                "--steps",
-                                "1000000000",
-                                "--metrics",
-                                metrics,
-                                "--threads",
-                                "1",
-                                out ? "--out" : "--quiet",
-                                out};
+    const char *const args[] = {
+        "toy",       "train",        "--data",    data, "--steps", "1000000000",
+        "--metrics", metrics,        "--threads", "1",  "--quiet", out ? "--out" : NULL,
+        out,         "--save-every", "1"};
     int argc = 0;
-    for (; argc < 12 && args[argc]; argc++) {
+    for (; argc < 15 && args[argc]; argc++) {
         snprintf(words[argc], sizeof words[0], "%s", args[argc]);
         argv[argc] = words[argc];
     }
@@ -163,15 +158,48 @@ static char *run_and_signal(const char *data, const char *out, int number, int *
         if (!freopen(err, "w", stderr)) _exit(98);
         exit(inf_main(&toy_plan, argc, argv));
     }
+    return child;
+}
+
+/* Waits until the run has written `bytes` of metrics. */
+static void wait_for(const char *metrics, long bytes) {
     struct stat st = {0};
-    for (int i = 0; i < 1000 && (stat(metrics, &st) != 0 || st.st_size < 2000); i++) usleep(10000);
-    assert_true(st.st_size >= 2000);
+    for (int i = 0; i < 10000 && (stat(metrics, &st) != 0 || st.st_size < bytes); i++) usleep(1000);
+    assert_true(st.st_size >= bytes);
+}
+
+/* Lets a run make some steps, sends a signal, and reads what it said. */
+static char *run_and_signal(const char *data, const char *out, int number, int *code) {
+    const char *err = temp_path(data, "err"), *metrics = temp_path(data, "metrics");
+    pid_t child = start(data, metrics, err, out);
+    wait_for(metrics, 2000);
     kill(child, number);
     int status = 0;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
     *code = WEXITSTATUS(status);
     return file_get(err, NULL);
+}
+
+/* Killed at any instant while it saves after every step, a run leaves something to go on from. */
+static void test_kill_at_any_instant(void **state) {
+    (void)state;
+    char *data = make_data();
+    const char *out = temp_path(data, "out"), *metrics = temp_path(data, "metrics");
+    for (int i = 0; i < 10; i++) {
+        pid_t child = start(data, metrics, temp_path(data, "err"), out);
+        wait_for(metrics, 1200);
+        usleep((useconds_t)(i * 137));
+        kill(child, SIGKILL);
+        int status = 0;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFSIGNALED(status));
+        Run r = RUN(&toy_plan, "train", "--data", data, "--epochs", "1", "--out", out, "--resume");
+        if (strstr(r.err, "damaged")) fail_msg("%s", r.err);
+        expect_code(r, 0, "going on from");
+        remove(metrics);
+    }
+    temp_remove(data);
 }
 
 static void test_signals_end_cleanly(void **state) {
@@ -217,6 +245,7 @@ int main(void) {
         cmocka_unit_test(test_damage_falls_back),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_signals_end_cleanly),
+        cmocka_unit_test(test_kill_at_any_instant),
         cmocka_unit_test(test_nothing_half_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
