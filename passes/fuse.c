@@ -11,7 +11,8 @@
  * the union is one of the forms that code generation knows (fuse_form.c), runs in one phase, has no
  * more than FUSE_NODES_MAX nodes and FUSE_INPUTS_MAX operands, and does not have to wait for a
  * kernel that waits for it. Column reductions over the same axes of the same operand also join each
- * other, and so do reductions of small tensors to scalars. Nothing expensive is computed twice.
+ * other, and so do reductions of small tensors to scalars, and arithmetic on scalars. Nothing
+ * expensive is computed twice.
  */
 #include "passes/fuse.h"
 
@@ -281,6 +282,17 @@ static void join_siblings(Fuse *f, int index) {
     }
 }
 
+/* Scalars that nobody waits for yet: one kernel instead of many tiny ones. */
+static void join_scalars(Fuse *f, int index) {
+    FuseShape own = fuse_shape(f, f->g->node[index]->out);
+    if (own.ndim > 0 || f->class[index] == FUSE_anchor) return;
+    for (int i = 0; i < index; i++) {
+        if (f->group[i] < 0 || f->group[i] == f->group[index]) continue;
+        FuseShape other = fuse_shape(f, f->g->node[i]->out);
+        if (other.ndim == 0) try_merge(f, f->group[i], f->group[index], index);
+    }
+}
+
 /* ---- the pass --------------------------------------------------------------------------- */
 
 static Graph *fuse_graph(const Graph *g, PassContext *ctx, bool top) {
@@ -305,6 +317,7 @@ static Graph *fuse_graph(const Graph *g, PassContext *ctx, bool top) {
         if (f.class[i] == FUSE_inline || f.class[i] == FUSE_repeat) continue;
         join_producers(&f, i);
         if (f.class[i] == FUSE_reduce) join_siblings(&f, i);
+        else join_scalars(&f, i);
     }
     return fuse_emit(&f, g->nnode, bodies);
 }

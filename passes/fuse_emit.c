@@ -8,6 +8,7 @@
 #include "ir/panic.h"
 #include "ir/split.h"
 #include "passes/fuse.h"
+#include "passes/rewrite.h"
 
 #include <ctype.h>
 #include <string.h>
@@ -259,17 +260,18 @@ static void emit_kernel(Emit *e, const FuseGroup *group) {
     Val *results = ARENA_ARRAY(e->f->scratch, Val, 2 * group->n);
     int nresult = emit_results(&k, results);
     if (nresult == 0) return; /* nobody reads it */
+    Graph *body = cse_graph(k.b.g, e->f->scratch); /* inline nodes were repeated by each reader */
 
     Val *in = ARENA_ARRAY(e->f->scratch, Val, k.inputs.n);
     for (uint32_t i = 0; i < k.inputs.n; i++)
         in[i] = as_type(e, e->map[k.inputs.data[i].root.id], k.inputs.data[i].type);
-    int64_t workspace = split_workspace_bytes(k.b.g);
+    int64_t workspace = split_workspace_bytes(body);
     Attr attr[] = {ATTR_STR(name, kernel_name(&k)), ATTR_STR(form, k.form.name),
                    ATTR_INT(workspace, workspace)};
     Builder b = k.b;
     b.g = e->to;
     const Node *kernel = graph_add_region(&b, OP_kernel, (int)k.inputs.n, in,
-                                          workspace > 0 ? 3 : 2, attr, k.b.g);
+                                          workspace > 0 ? 3 : 2, attr, body);
     for (int i = 0; i < nresult; i++) e->map[results[i].id] = node_out(kernel, i);
 }
 

@@ -153,11 +153,11 @@ static void copy_repeat(Copier *c, int q) {
     for (int r = 0; r < n->nout; r++) c->map.to[node_out(n, r).id] = node_out(copy, r);
 }
 
-/* Whether output k shows an input whose home another output overwrites: it is copied aside before
- * anything else happens. */
+/* Whether output k shows an input whose home another output overwrites, while its own home is not
+ * free from the beginning: then it is copied aside before anything else happens. */
 static bool must_save(const Copier *c, int k) {
     Val base = c->scan.base[c->from->out[k].id];
-    if (place_maker(c->from, base) >= 0) return false;
+    if (place_maker(c->from, base) >= 0 || c->occupant[k] < 0) return false;
     for (int j = 0; j < c->from->nout; j++)
         if (j != k && c->is_home[j] && c->occupant[j] >= 0 &&
             c->from->in[c->occupant[j]].id == base.id)
