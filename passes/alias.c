@@ -12,9 +12,9 @@
 #include "passes/pass.h"
 
 typedef struct Uses {
-    int *count;  /* by input: nodes that read it */
-    Val *first;  /* by input: the new input of its first use */
-    int *next;   /* by input: the use that the next node takes */
+    int *count; /* by input: nodes that read it */
+    Val *first; /* by input: the new input of its first use */
+    int *next;  /* by input: the use that the next node takes */
 } Uses;
 
 /* The number of the weight input that v is, or -1. */

@@ -19,8 +19,10 @@ static void find_missing(const Flow *f, const Graph *g, NodeList *list, Arena *s
     for (int i = 0; i < g->nnode; i++) {
         const Node *n = g->node[i];
         if (!flow_node_active(f, n)) continue;
-        if (f->body[i] != NULL) find_missing(f->body[i], n->body, list, scratch);
-        else if (grad_rule(n->op) == grad_missing) vec_push(scratch, list, n);
+        if (f->body[i] != NULL)
+            find_missing(f->body[i], n->body, list, scratch);
+        else if (grad_rule(n->op) == grad_missing)
+            vec_push(scratch, list, n);
     }
 }
 

@@ -52,7 +52,8 @@ static Live *live_graph(const Graph *g, bool *out_live, Arena *scratch) {
         if (!any_result_live(l, n)) continue;
         if (n->op == OP_repeat) l->body[i] = live_repeat(l, n, scratch);
         for (int k = 0; k < n->nin; k++)
-            if (l->body[i] == NULL || l->body[i]->val[n->body->in[k].id]) l->val[n->in[k].id] = true;
+            if (l->body[i] == NULL || l->body[i]->val[n->body->in[k].id])
+                l->val[n->in[k].id] = true;
     }
     return l;
 }
@@ -84,8 +85,10 @@ static void copy_repeat(Graph *to, const Node *n, const Live *outer, const Live 
     for (int i = 0; i < n->nin; i++) {
         if (!l->val[n->body->in[i].id]) continue;
         in[nin++] = map->to[n->in[i].id];
-        if (i < ncarry) carry_kept++;
-        else if (i < ncarry + nconst) const_kept++;
+        if (i < ncarry)
+            carry_kept++;
+        else if (i < ncarry + nconst)
+            const_kept++;
     }
     Attr attr[] = {*node_attr(n, ATTR_count), ATTR_INT(ncarry, carry_kept),
                    ATTR_INT(nconst, const_kept), *node_attr(n, ATTR_reverse)};
@@ -104,8 +107,10 @@ static void copy_live_nodes(Graph *to, const Graph *g, const Live *l, ValMap *ma
     for (int i = 0; i < g->nnode; i++) {
         const Node *n = g->node[i];
         if (!any_result_live(l, n)) continue;
-        if (l->body[i] != NULL) copy_repeat(to, n, l, l->body[i], map, scratch);
-        else graph_copy_node(to, g, n, map, NULL);
+        if (l->body[i] != NULL)
+            copy_repeat(to, n, l, l->body[i], map, scratch);
+        else
+            graph_copy_node(to, g, n, map, NULL);
     }
 }
 

@@ -2,9 +2,9 @@
  *
  * Reads   every graph, bodies of repeats too.
  * Writes  softmax, log_softmax, layer_norm, rms_norm, cross_entropy as reductions and elementwise
- *         ops, in the phase of the composite; stop_gradient, which has done its work, is its operand.
- * Keeps   meaning up to rounding; maxima are subtracted before exp, variances are taken of centred
- *         values (never E[x^2] - E[x]^2).
+ *         ops, in the phase of the composite; stop_gradient, which has done its work, is its
+ * operand. Keeps   meaning up to rounding; maxima are subtracted before exp, variances are taken of
+ * centred values (never E[x^2] - E[x]^2).
  */
 #include "passes/rewrite.h"
 #include "passes/rows.h"

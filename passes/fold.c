@@ -15,7 +15,7 @@
 #include <string.h>
 
 typedef struct Fold {
-    Builder b;         /* into the new graph, with the place of the node at hand */
+    Builder b; /* into the new graph, with the place of the node at hand */
     const Graph *from;
     ValMap map;
     Arena *scratch;
@@ -38,9 +38,7 @@ static bool is_const(const Fold *f, Val v, double value) {
     return const_value(f->b.g, v, &x) && scalar_same(x, value);
 }
 
-static Type result_type(const Fold *f, const Node *n) {
-    return val_type(f->from, n->out);
-}
+static Type result_type(const Fold *f, const Node *n) { return val_type(f->from, n->out); }
 
 /* ---- all operands constant --------------------------------------------------------------- */
 
@@ -70,7 +68,8 @@ static Val fold_movement(Fold *f, const Node *n, const double *x) {
     for (int i = 1; i < n->nin; i++)
         if (!scalar_same(x[i], x[0])) return none;
     const Attr *filler = node_attr(n, ATTR_value);
-    if (filler != NULL && !scalar_same(scalar_round(val_info(f->from, n->out)->dtype, filler->f), x[0]))
+    if (filler != NULL &&
+        !scalar_same(scalar_round(val_info(f->from, n->out)->dtype, filler->f), x[0]))
         return none;
     return build_const(&f->b, x[0], result_type(f, n));
 }
@@ -198,20 +197,31 @@ static Val fold_whole(Fold *f, const Node *n, const Val *in) {
 static Val fold_iota(Fold *f, const Node *n, const Val *in) {
     (void)in;
     const TypeInfo *type = val_info(f->from, n->out);
-    return type->dim[node_int(n, ATTR_axis, 0)] == 1 ? build_const(&f->b, 0.0, result_type(f, n)) : none;
+    return type->dim[node_int(n, ATTR_axis, 0)] == 1 ? build_const(&f->b, 0.0, result_type(f, n))
+                                                     : none;
 }
 
 static FoldRule *const fold_table[OP_count] = {
-    [OP_add] = fold_add,           [OP_sub] = fold_sub,
-    [OP_mul] = fold_mul,           [OP_div] = fold_div,
-    [OP_pow] = fold_pow,           [OP_max] = fold_itself,
-    [OP_min] = fold_itself,        [OP_and] = fold_logic,
-    [OP_or] = fold_logic,          [OP_select] = fold_select,
-    [OP_neg] = fold_twice,         [OP_not] = fold_twice,
-    [OP_cast] = fold_same,         [OP_copy] = fold_same,
-    [OP_concat] = fold_same,       [OP_reshape] = fold_reshape,
-    [OP_transpose] = fold_transpose, [OP_broadcast] = fold_broadcast,
-    [OP_slice] = fold_whole,       [OP_pad] = fold_whole,
+    [OP_add] = fold_add,
+    [OP_sub] = fold_sub,
+    [OP_mul] = fold_mul,
+    [OP_div] = fold_div,
+    [OP_pow] = fold_pow,
+    [OP_max] = fold_itself,
+    [OP_min] = fold_itself,
+    [OP_and] = fold_logic,
+    [OP_or] = fold_logic,
+    [OP_select] = fold_select,
+    [OP_neg] = fold_twice,
+    [OP_not] = fold_twice,
+    [OP_cast] = fold_same,
+    [OP_copy] = fold_same,
+    [OP_concat] = fold_same,
+    [OP_reshape] = fold_reshape,
+    [OP_transpose] = fold_transpose,
+    [OP_broadcast] = fold_broadcast,
+    [OP_slice] = fold_whole,
+    [OP_pad] = fold_whole,
     [OP_iota] = fold_iota,
 };
 

@@ -11,16 +11,16 @@
 
 #define SEL(c, x, y) ((c) ? (x) : (y))
 
-#define L(x) x##f
-#define EXP expf
-#define LOG logf
-#define SQRT sqrtf
-#define TANH tanhf
-#define ERF erff
-#define SIN sinf
-#define COS cosf
-#define POW powf
-#define FABS fabsf
+#define L(x)  x##f
+#define EXP   expf
+#define LOG   logf
+#define SQRT  sqrtf
+#define TANH  tanhf
+#define ERF   erff
+#define SIN   sinf
+#define COS   cosf
+#define POW   powf
+#define FABS  fabsf
 #define FLOOR floorf
 #define EW(name, operands, shape, grad, expr)                                                      \
     static float f32_##name(float a, float b, float c) {                                           \
@@ -40,16 +40,16 @@
 #undef FABS
 #undef FLOOR
 
-#define L(x) x
-#define EXP exp
-#define LOG log
-#define SQRT sqrt
-#define TANH tanh
-#define ERF erf
-#define SIN sin
-#define COS cos
-#define POW pow
-#define FABS fabs
+#define L(x)  x
+#define EXP   exp
+#define LOG   log
+#define SQRT  sqrt
+#define TANH  tanh
+#define ERF   erf
+#define SIN   sin
+#define COS   cos
+#define POW   pow
+#define FABS  fabs
 #define FLOOR floor
 #define EW(name, operands, shape, grad, expr)                                                      \
     static double f64_##name(double a, double b, double c) {                                       \
@@ -69,8 +69,10 @@ static const struct {
 static float round_bf16(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
-    if (isnan(x)) bits |= 0x00400000u;
-    else bits += 0x7fffu + ((bits >> 16) & 1u); // to nearest, ties to even
+    if (isnan(x))
+        bits |= 0x00400000u;
+    else
+        bits += 0x7fffu + ((bits >> 16) & 1u); // to nearest, ties to even
     bits &= 0xffff0000u;
     memcpy(&x, &bits, sizeof x);
     return x;
@@ -82,13 +84,9 @@ double scalar_round(Dtype dtype, double x) {
     return x;
 }
 
-bool scalar_same(double x, double y) {
-    return memcmp(&x, &y, sizeof x) == 0;
-}
+bool scalar_same(double x, double y) { return memcmp(&x, &y, sizeof x) == 0; }
 
-static bool is_exact(Dtype dtype) {
-    return dtype == DT_i32 || dtype == DT_bool;
-}
+static bool is_exact(Dtype dtype) { return dtype == DT_i32 || dtype == DT_bool; }
 
 /* Integer results must be integers that the dtype holds; what the target does otherwise (division,
  * overflow, conversion out of range) is not evaluated here. */

@@ -31,18 +31,18 @@ typedef struct RepeatPlan RepeatPlan;
 
 /* One application of a rule. */
 typedef struct Grad {
-    Builder b;       /* adds backward nodes, with the place of n */
-    const Node *n;   /* the forward node, in b.g */
-    const Val *dout; /* gradient of each result; id 0: none arrived. At least one did. */
-    const bool *need; /* by operand: whether its gradient is wanted */
-    Val *din;        /* by operand: the rule's answer; id 0: none */
+    Builder b;              /* adds backward nodes, with the place of n */
+    const Node *n;          /* the forward node, in b.g */
+    const Val *dout;        /* gradient of each result; id 0: none arrived. At least one did. */
+    const bool *need;       /* by operand: whether its gradient is wanted */
+    Val *din;               /* by operand: the rule's answer; id 0: none */
     const RepeatPlan *plan; /* of a repeat */
 } Grad;
 
 typedef void GradRule(Grad *c);
 
-#define EW(name, operands, shape, grad, expr) GradRule grad_##grad;
-#define RED(name, shape, grad, first, expr) GradRule grad_##grad;
+#define EW(name, operands, shape, grad, expr)                 GradRule grad_##grad;
+#define RED(name, shape, grad, first, expr)                   GradRule grad_##grad;
 #define OP(name, operands, results, kind, shape, grad, attrs) GradRule grad_##grad;
 #include "ir/ops.def"
 
@@ -55,10 +55,10 @@ typedef struct Joint {
     const Graph *from; /* the forward graph */
     const Flow *flow;  /* of `from` */
     Graph *to;
-    ValMap map;        /* forward values, from -> to */
-    Val *grad;         /* by value of `from`: its gradient so far, in `to` */
-    RepeatPlan **plan; /* by node of `from` */
-    int nforward;      /* nodes of `to` before this one are the forward pass */
+    ValMap map;           /* forward values, from -> to */
+    Val *grad;            /* by value of `from`: its gradient so far, in `to` */
+    RepeatPlan **plan;    /* by node of `from` */
+    int nforward;         /* nodes of `to` before this one are the forward pass */
     VEC(Val) inputs_need; /* gradients of values that depend on data: phase I */
     Arena *scratch;
 } Joint;

@@ -46,8 +46,7 @@ static void flow_down_repeat(Flow *f, const Graph *g, const Node *n, Flow *inner
         for (int i = 0; i < ncarry; i++)
             news |= add_bits(inner, body, body->in[i], inner->bits[body->out[i].id]);
     }
-    for (int i = 0; i < n->nout; i++)
-        add_bits(f, g, node_out(n, i), inner->bits[body->out[i].id]);
+    for (int i = 0; i < n->nout; i++) add_bits(f, g, node_out(n, i), inner->bits[body->out[i].id]);
 }
 
 static void flow_down(Flow *f, const Graph *g) {

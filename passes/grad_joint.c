@@ -7,24 +7,18 @@
 #include "passes/grad.h"
 
 static GradRule *const rule_table[OP_count] = {
-#define EW(name, operands, shape, grad, expr) [OP_##name] = grad_##grad,
-#define RED(name, shape, grad, first, expr) [OP_##name] = grad_##grad,
+#define EW(name, operands, shape, grad, expr)                 [OP_##name] = grad_##grad,
+#define RED(name, shape, grad, first, expr)                   [OP_##name] = grad_##grad,
 #define OP(name, operands, results, kind, shape, grad, attrs) [OP_##name] = grad_##grad,
 #include "ir/ops.def"
 };
 
-GradRule *grad_rule(Op op) {
-    return rule_table[op];
-}
+GradRule *grad_rule(Op op) { return rule_table[op]; }
 
 /* Never asked: nothing flows through such an op, or the pass has ended with E021. */
-void grad_zero(Grad *c) {
-    (void)c;
-}
+void grad_zero(Grad *c) { (void)c; }
 
-void grad_missing(Grad *c) {
-    (void)c;
-}
+void grad_missing(Grad *c) { (void)c; }
 
 Joint joint_new(const Graph *from, const Flow *flow, Arena *scratch) {
     Joint j = {.from = from, .flow = flow, .scratch = scratch};
@@ -70,7 +64,8 @@ static void backward_node(Joint *j, const Node *n, const RepeatPlan *plan) {
     if (!any) return;
     bool *need = ARENA_ARRAY(j->scratch, bool, n->nin);
     for (int i = 0; i < n->nin; i++) need[i] = flow_active(j->flow, n->in[i]);
-    Grad c = {.dout = dout, .need = need, .din = ARENA_ARRAY(j->scratch, Val, n->nin), .plan = plan};
+    Grad c = {
+        .dout = dout, .need = need, .din = ARENA_ARRAY(j->scratch, Val, n->nin), .plan = plan};
     c.b = (Builder){.g = j->to, .phase = PHASE_W, .span = n->span, .scope = n->scope};
     c.n = val_node(j->to, j->map.to[n->out.id]);
     grad_rule(n->op)(&c);

@@ -10,13 +10,9 @@ static Val sub(Grad *c, Val x, Val y) { return build2(&c->b, OP_sub, x, y); }
 static Val mul(Grad *c, Val x, Val y) { return build2(&c->b, OP_mul, x, y); }
 
 /* A row's number times each of the row's elements. */
-static Val scale_rows(Grad *c, Val x, Val r) {
-    return mul(c, x, rows_spread(&c->b, r, x));
-}
+static Val scale_rows(Grad *c, Val x, Val r) { return mul(c, x, rows_spread(&c->b, r, x)); }
 
-static Val add_maybe(Grad *c, Val sum, Val more) {
-    return sum.id == 0 ? more : add(c, sum, more);
-}
+static Val add_maybe(Grad *c, Val sum, Val more) { return sum.id == 0 ? more : add(c, sum, more); }
 
 /* dx = y (dy - sum(dy y)) */
 void grad_softmax(Grad *c) {
@@ -55,7 +51,8 @@ void grad_layer_norm(Grad *c) {
         dx = add_maybe(c, dx, rows_spread(b, each, x));
     }
     if (drstd.id != 0) {
-        Val each = mul(c, mul(c, drstd, build_scalar_like(b, -1.0 / extent, drstd)), mul(c, rstd, rstd));
+        Val each =
+            mul(c, mul(c, drstd, build_scalar_like(b, -1.0 / extent, drstd)), mul(c, rstd, rstd));
         dx = add_maybe(c, dx, scale_rows(c, h, each));
     }
     if (c->need[0]) c->din[0] = dx;
@@ -75,7 +72,8 @@ void grad_rms_norm(Grad *c) {
         if (c->need[1]) c->din[1] = rows_total(b, mul(c, dy, h));
     }
     if (drstd.id != 0) {
-        Val each = mul(c, mul(c, drstd, build_scalar_like(b, -1.0 / extent, drstd)), mul(c, rstd, rstd));
+        Val each =
+            mul(c, mul(c, drstd, build_scalar_like(b, -1.0 / extent, drstd)), mul(c, rstd, rstd));
         dx = add_maybe(c, dx, scale_rows(c, h, each));
     }
     if (c->need[0]) c->din[0] = dx;

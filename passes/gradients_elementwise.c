@@ -1,8 +1,8 @@
 /* gradients_elementwise.c - derivatives of elementwise ops, one a line.
  *
- * dy is the gradient of the result y; x the operand, or a, b, c. A rule prefers y to x where it can,
- * so that less is saved. PyTorch's conventions: relu'(0) = 0, abs'(0) = 0, equal operands of max and
- * min share the gradient.
+ * dy is the gradient of the result y; x the operand, or a, b, c. A rule prefers y to x where it
+ * can, so that less is saved. PyTorch's conventions: relu'(0) = 0, abs'(0) = 0, equal operands of
+ * max and min share the gradient.
  */
 #include "passes/grad.h"
 

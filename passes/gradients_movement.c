@@ -5,9 +5,7 @@
  */
 #include "passes/grad.h"
 
-static const TypeInfo *operand_info(const Grad *c, int i) {
-    return val_info(c->b.g, c->n->in[i]);
-}
+static const TypeInfo *operand_info(const Grad *c, int i) { return val_info(c->b.g, c->n->in[i]); }
 
 static Val reshape_like(Grad *c, Val x, Val like) {
     TypeInfo to = *val_info(c->b.g, like);
@@ -20,9 +18,7 @@ static Val pad(Grad *c, Val x, const int64_t *low, const int64_t *high) {
     return graph_add(&c->b, OP_pad, 1, &x, 3, attr, (Type){0})->out;
 }
 
-void grad_reshape(Grad *c) {
-    c->din[0] = reshape_like(c, c->dout[0], c->n->in[0]);
-}
+void grad_reshape(Grad *c) { c->din[0] = reshape_like(c, c->dout[0], c->n->in[0]); }
 
 void grad_transpose(Grad *c) {
     const Attr *perm = node_attr(c->n, ATTR_perm);
@@ -111,16 +107,16 @@ static Val spread_reduced(Grad *c, Val r) {
     int64_t axes[NDIM_MAX];
     int n = 0, next = 0;
     for (int i = 0; i < x.ndim; i++) {
-        if (next < reduced->n && reduced->v[next] == i) next++;
-        else axes[n++] = i;
+        if (next < reduced->n && reduced->v[next] == i)
+            next++;
+        else
+            axes[n++] = i;
     }
     Type to = type_intern(c->b.g->mod->types, val_info(c->b.g, r)->dtype, x.ndim, x.dim);
     return build_broadcast(&c->b, r, to, axes);
 }
 
-void grad_reduce_sum(Grad *c) {
-    c->din[0] = spread_reduced(c, c->dout[0]);
-}
+void grad_reduce_sum(Grad *c) { c->din[0] = spread_reduced(c, c->dout[0]); }
 
 /* Equal extrema share the gradient; they are counted in f32. */
 void grad_reduce_minmax(Grad *c) {

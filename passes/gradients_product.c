@@ -5,14 +5,17 @@
 #include "passes/grad.h"
 
 /* y = A B with A [M, K], B [K, N]; stored transposed where ta, tb say so.
- *   dA = dY B^T, dB = A^T dY, and the transposes of these where the operand is stored transposed. */
+ *   dA = dY B^T, dB = A^T dY, and the transposes of these where the operand is stored transposed.
+ */
 void grad_matmul(Grad *c) {
     Val dy = c->dout[0], a = c->n->in[0], b = c->n->in[1];
     bool ta = node_int(c->n, ATTR_ta, 0) != 0, tb = node_int(c->n, ATTR_tb, 0) != 0;
     if (c->need[0])
-        c->din[0] = ta ? build_matmul(&c->b, b, dy, tb, true) : build_matmul(&c->b, dy, b, false, !tb);
+        c->din[0] =
+            ta ? build_matmul(&c->b, b, dy, tb, true) : build_matmul(&c->b, dy, b, false, !tb);
     if (c->need[1])
-        c->din[1] = tb ? build_matmul(&c->b, dy, a, true, ta) : build_matmul(&c->b, a, dy, !ta, false);
+        c->din[1] =
+            tb ? build_matmul(&c->b, dy, a, true, ta) : build_matmul(&c->b, a, dy, !ta, false);
 }
 
 /* A node `op` on (x, y) with the forward node's attributes; its result has the type of `like`. */

@@ -88,9 +88,7 @@ static void check_round_trip(const Module *m, const char *after) {
     arena_free(&arena);
 }
 #else
-static void check_round_trip(const Module *m, const char *after) {
-    (void)m, (void)after;
-}
+static void check_round_trip(const Module *m, const char *after) { (void)m, (void)after; }
 #endif
 
 static void check(const Module *m, const char *after) {

@@ -42,9 +42,9 @@ struct RepeatPlan {
 typedef struct Parts {
     const Node *n;
     int ncarry, nconst;
-    Val *din;   /* by operand: carried: gradient of this iteration's result; const: sum so far */
-    Val *dout;  /* by result: stacked: gradient of its slice */
-    Val *grad;  /* by operand: the joint graph's answer */
+    Val *din;  /* by operand: carried: gradient of this iteration's result; const: sum so far */
+    Val *dout; /* by result: stacked: gradient of its slice */
+    Val *grad; /* by operand: the joint graph's answer */
 } Parts;
 
 static bool carry_active(const Flow *flow, const Graph *body, int i) {
@@ -99,14 +99,17 @@ static void differentiate_body(Joint *j, Parts *p) {
 typedef struct Cut {
     const Joint *j;
     const Parts *p;
-    bool *read;   /* by value of the joint graph: the backward part reads it */
-    bool *again;  /* by forward node: made again in the backward part */
-    bool *saved;  /* by value of the joint graph */
+    bool *read;  /* by value of the joint graph: the backward part reads it */
+    bool *again; /* by forward node: made again in the backward part */
+    bool *saved; /* by value of the joint graph */
 } Cut;
 
 static bool is_cheap(Op op) {
     static const bool table[OP_count] = {
-        [OP_const] = true, [OP_iota] = true, [OP_broadcast] = true, [OP_reshape] = true,
+        [OP_const] = true,
+        [OP_iota] = true,
+        [OP_broadcast] = true,
+        [OP_reshape] = true,
     };
     return table[op];
 }
@@ -124,8 +127,10 @@ static Cut cut_joint(const Joint *j, const Parts *p) {
         const Node *n = g->node[i];
         for (int k = 0; k < n->nout; k++) {
             if (!cut.read[node_out(n, k).id]) continue;
-            if (is_cheap(n->op)) cut.again[i] = true;
-            else cut.saved[node_out(n, k).id] = true;
+            if (is_cheap(n->op))
+                cut.again[i] = true;
+            else
+                cut.saved[node_out(n, k).id] = true;
         }
         for (int k = 0; cut.again[i] && k < n->nin; k++) cut.read[n->in[k].id] = true;
     }
@@ -149,8 +154,7 @@ static Graph *forward_body(const Cut *cut) {
     for (int i = 0; i < body->nin; i++)
         map.to[j->to->in[i].id] =
             graph_add_input(to, val_type(body, body->in[i]), body->in_port[i]);
-    for (int i = 0; i < j->nforward; i++)
-        graph_copy_node(to, j->to, j->to->node[i], &map, NULL);
+    for (int i = 0; i < j->nforward; i++) graph_copy_node(to, j->to, j->to->node[i], &map, NULL);
     for (int i = 0; i < body->nout; i++)
         graph_add_output(to, map.to[j->map.to[body->out[i].id].id], body->out_port[i]);
     Builder b = {.g = to, .phase = PHASE_F, .span = cut->p->n->span, .scope = cut->p->n->scope};
@@ -190,7 +194,8 @@ static void add_back_inputs(RepeatPlan *plan, const Cut *cut, ValMap *map) {
             add_back_input(plan, cut, map, p->dout[i], (BackSource){.kind = FROM_dout, .index = i});
     for (int i = first_stacked; i < p->n->nin; i++)
         if (cut->read[g->in[i].id])
-            add_back_input(plan, cut, map, g->in[i], (BackSource){.kind = FROM_operand, .index = i});
+            add_back_input(plan, cut, map, g->in[i],
+                           (BackSource){.kind = FROM_operand, .index = i});
 }
 
 /* Saved values become inputs; those that were flattened get their shape back. */
@@ -208,7 +213,8 @@ static void add_saved_inputs(RepeatPlan *plan, const Cut *cut, ValMap *map) {
     b.span = cut->p->n->span;
     b.scope = cut->p->n->scope;
     for (uint32_t v = 1; v < g->nval; v++) {
-        if (!cut->saved[v] || val_type(plan->backward, map->to[v]).id == g->val[v].type.id) continue;
+        if (!cut->saved[v] || val_type(plan->backward, map->to[v]).id == g->val[v].type.id)
+            continue;
         const TypeInfo *info = type_info(g->mod->types, g->val[v].type);
         map->to[v] = build_reshape(&b, map->to[v], info->ndim, info->dim);
     }

@@ -1,4 +1,5 @@
-/* verify_passes.c - compare graphs before and after a pass by the evaluator; see verify_passes.h. */
+/* verify_passes.c - compare graphs before and after a pass by the evaluator; see verify_passes.h.
+ */
 #include "passes/verify_passes.h"
 
 #include "ir/limits.h"
@@ -63,7 +64,8 @@ EvalTensor verify_random_input(const Module *m, Arena *arena, Port port, Type ty
     int32_t use = port.role == ROLE_weight ? 0 : port.use;
     uint64_t key = scramble((uint64_t)port.role << 48 ^ (uint64_t)port.index << 16 ^ (uint64_t)use);
     if (dtype == DT_u8) limit = 256;
-    for (int64_t i = 0; i < n; i++) t.data[i] = element_value(port.role, dtype, uniform(key, i), limit);
+    for (int64_t i = 0; i < n; i++)
+        t.data[i] = element_value(port.role, dtype, uniform(key, i), limit);
     return t;
 }
 
@@ -103,14 +105,16 @@ static void compare(const Graph *g, int output, const EvalTensor *a, const EvalT
                     const char *pass) {
     int64_t n = type_elems(g->mod->types, b->type);
     if (type_elems(g->mod->types, a->type) != n)
-        panic_graph(g, (Span){0}, "%s changed the size of output %d of '%s'", pass, output, g->name);
+        panic_graph(g, (Span){0}, "%s changed the size of output %d of '%s'", pass, output,
+                    g->name);
     double scale = 0.0;
     for (int64_t i = 0; i < n; i++)
         if (isfinite(a->data[i]) && fabs(a->data[i]) > scale) scale = fabs(a->data[i]);
     for (int64_t i = 0; i < n; i++)
         if (!close_enough(a->data[i], b->data[i], scale))
-            panic_graph(g, (Span){0}, "%s changed output %d of '%s': element %lld was %.9g, is %.9g",
-                        pass, output, g->name, (long long)i, a->data[i], b->data[i]);
+            panic_graph(g, (Span){0},
+                        "%s changed output %d of '%s': element %lld was %.9g, is %.9g", pass,
+                        output, g->name, (long long)i, a->data[i], b->data[i]);
 }
 
 void verify_passes_after(VerifyGraphs *before, const Module *m, const char *pass) {

@@ -24,7 +24,8 @@ static void expect_grad(Check *c, const EvalTensor *out, int param, int n, const
     for (int i = 0; i < n; i++) {
         if (isnan(want[i]) && isnan(got.data[i])) continue;
         if (!(fabs(got.data[i] - want[i]) <= 1e-12 * (1.0 + fabs(want[i]))))
-            fail_msg("gradient %d of parameter %d is %.17g, not %.17g", i, param, got.data[i], want[i]);
+            fail_msg("gradient %d of parameter %d is %.17g, not %.17g", i, param, got.data[i],
+                     want[i]);
     }
 }
 
@@ -91,13 +92,14 @@ static void test_ties_of_max_and_min(void **state) {
     for (int i = 0; i < 2; i++) {
         Check c, text;
         check_empty(&text);
-        check_read(&c, check_expand(&text,
-                                    "param 0 \"a\" f32[4] init=ones\nparam 1 \"b\" f32[4] init=ones\n"
-                                    "graph train(%0: f32[4] weight(0), %1: f32[4] weight(1)) {\n"
-                                    "  %2 = $O %0, %1 : f32[4]\n"
-                                    "  %3 = reduce_sum %2 {axes=[0]} : f32[]\n"
-                                    "  return %3 loss_sum\n}\n",
-                                    "", i == 0 ? "max" : "min"));
+        check_read(&c,
+                   check_expand(&text,
+                                "param 0 \"a\" f32[4] init=ones\nparam 1 \"b\" f32[4] init=ones\n"
+                                "graph train(%0: f32[4] weight(0), %1: f32[4] weight(1)) {\n"
+                                "  %2 = $O %0, %1 : f32[4]\n"
+                                "  %3 = reduce_sum %2 {axes=[0]} : f32[]\n"
+                                "  return %3 loss_sum\n}\n",
+                                "", i == 0 ? "max" : "min"));
         set(&c.in[0], (const double[]){1, 2, 0.0, 3}, 4);
         set(&c.in[1], (const double[]){1, 1, -0.0, 4}, 4);
         EvalTensor *out = run_train(&c);
@@ -133,7 +135,8 @@ static void test_norms_share_a_table(void **state) {
     (void)state;
     check_gradients_of(
         "param 0 \"scale\" f32[2,3] init=ones\nparam 1 \"shift\" f32[2,3] init=zeros\n"
-        "graph train(%0: f32[4,3] data(0, \"x\"), %1: f32[2,3] weight(0), %2: f32[2,3] weight(1)) {\n"
+        "graph train(%0: f32[4,3] data(0, \"x\"), %1: f32[2,3] weight(0), %2: f32[2,3] weight(1)) "
+        "{\n"
         "  %3 = slice %1 {begin=[0,0], end=[1,3], step=[1,1]} : f32[1,3]\n"
         "  %4 = slice %1 {begin=[1,0], end=[2,3], step=[1,1]} : f32[1,3]\n"
         "  %5 = slice %2 {begin=[0,0], end=[1,3], step=[1,1]} : f32[1,3]\n"
@@ -156,7 +159,8 @@ static void test_far_mean(void **state) {
     enum { N = 64 };
     Check c;
     check_read(&c, "param 0 \"g\" f32[64] init=ones\nparam 1 \"b\" f32[64] init=zeros\n"
-                   "graph train(%0: f32[1,64] data(0, \"x\"), %1: f32[64] weight(0), %2: f32[64] weight(1)) {\n"
+                   "graph train(%0: f32[1,64] data(0, \"x\"), %1: f32[64] weight(0), %2: f32[64] "
+                   "weight(1)) {\n"
                    "  %3, %4, %5 = layer_norm %0, %1, %2 {eps=0} : f32[1,64], f32[1], f32[1]\n"
                    "  %6 = mul %3, %3 : f32[1,64]\n"
                    "  %7 = reduce_sum %6 {axes=[0,1]} : f32[]\n"
@@ -222,7 +226,8 @@ static void test_cross_entropy_closed_form(void **state) {
     double sum = exp(-2) + exp(-1) + 1;
     expect_close(check_output(g, out, ROLE_loss_sum, 0, 0).data[0], log(sum), 1e-12);
     expect_close(check_output(g, out, ROLE_loss_count, 0, 0).data[0], 1, 0);
-    expect_grad(&c, out, 0, 6, (const double[]){exp(-2) / sum, exp(-1) / sum, 1 / sum - 1, 0, 0, 0});
+    expect_grad(&c, out, 0, 6,
+                (const double[]){exp(-2) / sum, exp(-1) / sum, 1 / sum - 1, 0, 0, 0});
     check_free(&c);
 }
 
@@ -240,7 +245,8 @@ static void test_batches(void **state) {
     }
 }
 
-/* Tied weights: one buffer a use; together they are the whole gradient (checked with differences). */
+/* Tied weights: one buffer a use; together they are the whole gradient (checked with differences).
+ */
 static void test_tied(void **state) {
     (void)state;
     check_gradients_of("param 0 \"w\" f32[3,3] init=ones\n"

@@ -10,7 +10,8 @@
 
 #include <cmocka.h>
 
-static const double special[] = {0.0, -0.0, 1.0, -1.0, 2.0, 0.5, INFINITY, -INFINITY, NAN, 3.0, 1e-40, 7e37};
+static const double special[] = {0.0,      -0.0,      1.0, -1.0, 2.0,   0.5,
+                                 INFINITY, -INFINITY, NAN, 3.0,  1e-40, 7e37};
 enum { SPECIALS = sizeof special / sizeof special[0] };
 
 static bool same_bits(double a, double b) {
@@ -18,9 +19,7 @@ static bool same_bits(double a, double b) {
 }
 
 /* Bits of a value as the target holds it. */
-static double as_f32(double x) {
-    return (double)(float)x;
-}
+static double as_f32(double x) { return (double)(float)x; }
 
 static bool takes_floats(Op op) {
     return op != OP_not && op != OP_and && op != OP_or && op != OP_select && op != OP_cast;
@@ -82,7 +81,7 @@ static void test_no_bit_changes(void **state) {
 static void test_constants(void **state) {
     (void)state;
     static const Op exact[] = {OP_neg, OP_abs, OP_sign, OP_sqrt, OP_floor, OP_relu, OP_add, OP_sub,
-                               OP_mul, OP_div, OP_max, OP_min, OP_lt, OP_le, OP_eq, OP_ne};
+                               OP_mul, OP_div, OP_max,  OP_min,  OP_lt,    OP_le,   OP_eq,  OP_ne};
     for (size_t k = 0; k < sizeof exact / sizeof exact[0]; k++)
         for (int i = 0; i < SPECIALS; i++) {
             Check c;

@@ -70,47 +70,50 @@ static void test_unary_of_positive(void **state) {
 
 static void test_binary(void **state) {
     (void)state;
-    each_shape("param 0 \"a\" f32[$S] init=ones\n"
-               "param 1 \"b\" f32[$S] init=ones\n"
-               "graph train(%0: f32[$S] data(0, \"c\"), %1: f32[$S] weight(0), %2: f32[$S] weight(1)) {\n"
-               "  %3 = mul %1, %1 : f32[$S]\n"
-               "  %4 = const {value=0.5} : f32[$S]\n"
-               "  %5 = add %3, %4 : f32[$S]\n"
-               "  %6 = $O %2, %5 : f32[$S]\n"
-               "  %7 = $O %5, %2 : f32[$S]\n"
-               "  %8 = mul %6, %0 : f32[$S]\n"
-               "  %9 = sub %8, %7 : f32[$S]\n"
-               "  %10 = reduce_sum %9 {axes=[$A]} : f32[]\n"
-               "  return %10 loss_sum\n}\n",
-               (const char *const[]){"add", "sub", "mul", "max", "min", NULL});
+    each_shape(
+        "param 0 \"a\" f32[$S] init=ones\n"
+        "param 1 \"b\" f32[$S] init=ones\n"
+        "graph train(%0: f32[$S] data(0, \"c\"), %1: f32[$S] weight(0), %2: f32[$S] weight(1)) {\n"
+        "  %3 = mul %1, %1 : f32[$S]\n"
+        "  %4 = const {value=0.5} : f32[$S]\n"
+        "  %5 = add %3, %4 : f32[$S]\n"
+        "  %6 = $O %2, %5 : f32[$S]\n"
+        "  %7 = $O %5, %2 : f32[$S]\n"
+        "  %8 = mul %6, %0 : f32[$S]\n"
+        "  %9 = sub %8, %7 : f32[$S]\n"
+        "  %10 = reduce_sum %9 {axes=[$A]} : f32[]\n"
+        "  return %10 loss_sum\n}\n",
+        (const char *const[]){"add", "sub", "mul", "max", "min", NULL});
 }
 
 /* A positive base and divisor. */
 static void test_pow_and_div(void **state) {
     (void)state;
-    each_shape("param 0 \"a\" f32[$S] init=ones\n"
-               "param 1 \"b\" f32[$S] init=ones\n"
-               "graph train(%0: f32[$S] data(0, \"c\"), %1: f32[$S] weight(0), %2: f32[$S] weight(1)) {\n"
-               "  %3 = exp %1 : f32[$S]\n"
-               "  %4 = exp %2 : f32[$S]\n"
-               "  %5 = $O %3, %4 : f32[$S]\n"
-               "  %6 = mul %5, %0 : f32[$S]\n"
-               "  %7 = reduce_sum %6 {axes=[$A]} : f32[]\n"
-               "  return %7 loss_sum\n}\n",
-               (const char *const[]){"pow", "div", NULL});
+    each_shape(
+        "param 0 \"a\" f32[$S] init=ones\n"
+        "param 1 \"b\" f32[$S] init=ones\n"
+        "graph train(%0: f32[$S] data(0, \"c\"), %1: f32[$S] weight(0), %2: f32[$S] weight(1)) {\n"
+        "  %3 = exp %1 : f32[$S]\n"
+        "  %4 = exp %2 : f32[$S]\n"
+        "  %5 = $O %3, %4 : f32[$S]\n"
+        "  %6 = mul %5, %0 : f32[$S]\n"
+        "  %7 = reduce_sum %6 {axes=[$A]} : f32[]\n"
+        "  return %7 loss_sum\n}\n",
+        (const char *const[]){"pow", "div", NULL});
 }
 
 static void test_select(void **state) {
     (void)state;
-    each_shape("param 0 \"a\" f32[$S] init=ones\n"
-               "param 1 \"b\" f32[$S] init=ones\n"
-               "graph train(%0: f32[$S] data(0, \"c\"), %1: f32[$S] weight(0), %2: f32[$S] weight(1)) {\n"
-               "  %3 = $O %0, %1 : bool[$S]\n"
-               "  %4 = mul %2, %2 : f32[$S]\n"
-               "  %5 = select %3, %1, %4 : f32[$S]\n"
-               "  %6 = reduce_sum %5 {axes=[$A]} : f32[]\n"
-               "  return %6 loss_sum\n}\n",
-               (const char *const[]){"lt", NULL});
+    each_shape(
+        "param 0 \"a\" f32[$S] init=ones\n"
+        "param 1 \"b\" f32[$S] init=ones\n"
+        "graph train(%0: f32[$S] data(0, \"c\"), %1: f32[$S] weight(0), %2: f32[$S] weight(1)) {\n"
+        "  %3 = $O %0, %1 : bool[$S]\n"
+        "  %4 = mul %2, %2 : f32[$S]\n"
+        "  %5 = select %3, %1, %4 : f32[$S]\n"
+        "  %6 = reduce_sum %5 {axes=[$A]} : f32[]\n"
+        "  return %6 loss_sum\n}\n",
+        (const char *const[]){"lt", NULL});
 }
 
 /* ---- reductions and movement ------------------------------------------------------------- */
@@ -162,7 +165,8 @@ static void test_broadcast(void **state) {
     (void)state;
     static const struct {
         const char *shape, *axes;
-    } to_3x4[] = {{"", ""}, {"1", "0"}, {"1", "1"}, {"3", "0"}, {"4", "1"}, {"1,4", "0,1"}, {"3,1", "0,1"}, {"1,1", "0,1"}};
+    } to_3x4[] = {{"", ""},   {"1", "0"},     {"1", "1"},     {"3", "0"},
+                  {"4", "1"}, {"1,4", "0,1"}, {"3,1", "0,1"}, {"1,1", "0,1"}};
     for (size_t i = 0; i < sizeof to_3x4 / sizeof to_3x4[0]; i++)
         expect_gradients("param 0 \"w\" f32[$S] init=ones\n"
                          "graph train(%0: f32[3,4] data(0, \"c\"), %1: f32[$S] weight(0)) {\n"
@@ -185,7 +189,8 @@ static void test_matmul(void **state) {
         for (int b = 0; b < 3; b++)
             for (int s = 0; s < 3; s++) {
                 char text[1000];
-                int m = sizes[s][0], k = sizes[s][1], n = sizes[s][2], ta = flags & 1, tb = flags >> 1;
+                int m = sizes[s][0], k = sizes[s][1], n = sizes[s][2], ta = flags & 1,
+                    tb = flags >> 1;
                 snprintf(text, sizeof text,
                          "param 0 \"a\" f32[%s%d,%d] init=ones\n"
                          "param 1 \"b\" f32[%s%d,%d] init=ones\n"
@@ -194,9 +199,12 @@ static void test_matmul(void **state) {
                          "  %%3 = sin %%2 : f32[%s%d,%d]\n"
                          "  %%4 = reduce_sum %%3 {axes=[%s]} : f32[]\n"
                          "  return %%4 loss_sum\n}\n",
-                         batch[b], ta ? k : m, ta ? m : k, batch[b], tb ? n : k, tb ? k : n, batch[b],
-                         ta ? k : m, ta ? m : k, batch[b], tb ? n : k, tb ? k : n, ta, tb, batch[b], m,
-                         n, batch[b], m, n, b == 0 ? "0,1" : b == 1 ? "0,1,2" : "0,1,2,3");
+                         batch[b], ta ? k : m, ta ? m : k, batch[b], tb ? n : k, tb ? k : n,
+                         batch[b], ta ? k : m, ta ? m : k, batch[b], tb ? n : k, tb ? k : n, ta, tb,
+                         batch[b], m, n, batch[b], m, n,
+                         b == 0   ? "0,1"
+                         : b == 1 ? "0,1,2"
+                                  : "0,1,2,3");
                 expect_gradients(text, "", "");
             }
 }
@@ -212,7 +220,8 @@ static void conv_case(int size, int k, int stride, int padding) {
              "  %%3 = sin %%2 : f32[2,3,%d,%d]\n"
              "  %%4 = reduce_sum %%3 {axes=[0,1,2,3]} : f32[]\n"
              "  return %%4 loss_sum\n}\n",
-             size, size, k, k, size, size, k, k, stride, stride, padding, padding, out, out, out, out);
+             size, size, k, k, size, size, k, k, stride, stride, padding, padding, out, out, out,
+             out);
     expect_gradients(text, "", "");
 }
 
@@ -229,8 +238,8 @@ static void pool_case(const char *op, int size, int window, int stride, int padd
     int out = (size + 2 * padding - window) / stride + 1;
     char text[1200], types[96], results[16];
     bool max = strcmp(op, "max_pool2d") == 0;
-    snprintf(types, sizeof types, max ? "f32[2,2,%d,%d], i32[2,2,%d,%d]" : "f32[2,2,%d,%d]", out, out,
-             out, out);
+    snprintf(types, sizeof types, max ? "f32[2,2,%d,%d], i32[2,2,%d,%d]" : "f32[2,2,%d,%d]", out,
+             out, out, out);
     snprintf(results, sizeof results, max ? "%%1, %%2" : "%%1");
     snprintf(text, sizeof text,
              "param 0 \"x\" f32[2,2,%d,%d] init=ones\n"
@@ -239,8 +248,8 @@ static void pool_case(const char *op, int size, int window, int stride, int padd
              "  %%%d = mul %%1, %%1 : f32[2,2,%d,%d]\n"
              "  %%%d = reduce_sum %%%d {axes=[0,1,2,3]} : f32[]\n"
              "  return %%%d loss_sum\n}\n",
-             size, size, size, size, results, op, window, window, stride, stride, padding, padding, types,
-             max + 2, out, out, max + 3, max + 2, max + 3);
+             size, size, size, size, results, op, window, window, stride, stride, padding, padding,
+             types, max + 2, out, out, max + 3, max + 2, max + 3);
     expect_gradients(text, "", "");
 }
 
@@ -304,7 +313,8 @@ static void test_norms(void **state) {
         "  %%14 = reduce_sum %%13 {axes=[%s]} : f32[]\n  return %%14 loss_sum\n}\n";
     static const char *const rms =
         "param 0 \"x\" f32[$S] init=ones\nparam 1 \"g\" f32[%d] init=ones\n"
-        "graph train(%%0: f32[$S] data(0, \"c\"), %%1: f32[$S] weight(0), %%2: f32[%d] weight(1)) {\n"
+        "graph train(%%0: f32[$S] data(0, \"c\"), %%1: f32[$S] weight(0), %%2: f32[%d] weight(1)) "
+        "{\n"
         "  %%3, %%4 = rms_norm %%1, %%2 {eps=0.01} : f32[$S], f32[$O]\n"
         "  %%5 = mul %%3, %%0 : f32[$S]\n"
         "  %%6 = reduce_sum %%5 {axes=[%s]} : f32[$O]\n"
@@ -348,13 +358,20 @@ static void test_every_rule_was_tested(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unary),         cmocka_unit_test(test_unary_of_positive),
-        cmocka_unit_test(test_binary),        cmocka_unit_test(test_pow_and_div),
-        cmocka_unit_test(test_select),        cmocka_unit_test(test_movement),
-        cmocka_unit_test(test_broadcast),     cmocka_unit_test(test_matmul),
-        cmocka_unit_test(test_conv2d),        cmocka_unit_test(test_pooling),
-        cmocka_unit_test(test_gather),        cmocka_unit_test(test_softmax),
-        cmocka_unit_test(test_norms),         cmocka_unit_test(test_cross_entropy),
+        cmocka_unit_test(test_unary),
+        cmocka_unit_test(test_unary_of_positive),
+        cmocka_unit_test(test_binary),
+        cmocka_unit_test(test_pow_and_div),
+        cmocka_unit_test(test_select),
+        cmocka_unit_test(test_movement),
+        cmocka_unit_test(test_broadcast),
+        cmocka_unit_test(test_matmul),
+        cmocka_unit_test(test_conv2d),
+        cmocka_unit_test(test_pooling),
+        cmocka_unit_test(test_gather),
+        cmocka_unit_test(test_softmax),
+        cmocka_unit_test(test_norms),
+        cmocka_unit_test(test_cross_entropy),
         cmocka_unit_test(test_every_rule_was_tested),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
