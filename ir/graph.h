@@ -113,7 +113,8 @@ typedef enum RegionId {
     REGION_state,   /* optimizer state */
     REGION_scalar,  /* host scalars, loss, counts, metrics, norm */
     REGION_data,    /* staged batch */
-    REGION_slot,    /* activations that live from forward to backward, one slot a microbatch in flight */
+    REGION_slot,    /* activations that live from forward to backward, a slot each microbatch in
+                     * flight */
     REGION_scratch, /* everything else */
     REGION_count
 } RegionId;
@@ -195,9 +196,11 @@ typedef struct Builder {
 /* Adds one node; result types by the op's shape rule, or `given` where the rule says so.
  * Operands and attributes are copied. A rule that fails is an internal error here: callers with
  * user input ask shape_check (shape.h) first. Returns the node; its first result is node->out. */
-Node *graph_add(Builder *b, Op op, int nin, const Val *in, int nattr, const Attr *attr, Type given);
+Node *graph_add(Builder *b, Op op, int nin, const Val *in, int nattr, const Attr *attr,
+                Type given);
 /* A region node: result types come from body and attributes. */
-Node *graph_add_region(Builder *b, Op op, int nin, const Val *in, int nattr, const Attr *attr, Graph *body);
+Node *graph_add_region(Builder *b, Op op, int nin, const Val *in, int nattr, const Attr *attr,
+                       Graph *body);
 
 /* Shorthands over graph_add, first result. */
 Val build_op(Builder *b, Op op, int nin, const Val *in);
@@ -209,8 +212,8 @@ Val build_scalar_like(Builder *b, double value, Val like); /* const of `like`'s 
 Val build_cast(Builder *b, Val x, Dtype dtype);
 Val build_reshape(Builder *b, Val x, int ndim, const int64_t *dim);
 Val build_transpose(Builder *b, Val x, const int64_t *perm);
-Val build_broadcast(Builder *b, Val x, Type to, const int64_t *axes); /* result axis per operand axis */
-Val build_broadcast_suffix(Builder *b, Val x, Type to);               /* x's axes are the last ones */
+Val build_broadcast(Builder *b, Val x, Type to, const int64_t *axes); /* as attribute `axes` */
+Val build_broadcast_suffix(Builder *b, Val x, Type to); /* x's axes are the last ones */
 Val build_reduce(Builder *b, Op op, Val x, int naxes, const int64_t *axes);
 Val build_slice(Builder *b, Val x, const int64_t *begin, const int64_t *end, const int64_t *step);
 Val build_matmul(Builder *b, Val x, Val y, bool ta, bool tb);

@@ -60,7 +60,13 @@ typedef struct ParamAlias {
 } ParamAlias;
 
 typedef enum OptimizerKind { OPTIM_sgd, OPTIM_adam, OPTIM_adamw } OptimizerKind;
-typedef enum ScheduleKind { SCHED_constant, SCHED_linear, SCHED_cosine, SCHED_inverse_sqrt, SCHED_wsd } ScheduleKind;
+typedef enum ScheduleKind {
+    SCHED_constant,
+    SCHED_linear,
+    SCHED_cosine,
+    SCHED_inverse_sqrt,
+    SCHED_wsd
+} ScheduleKind;
 
 typedef struct Optimizer {
     OptimizerKind kind;

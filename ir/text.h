@@ -4,8 +4,8 @@
  *   graph train(%0: f32[64,1,28,28] data(0, "image"), %1: f32[30,784] weight(0)) {
  *     %2 = reshape %0 : f32[64,784]
  *     %3 = matmul %2, %1 {ta=0, tb=1} : f32[64,30] !I @scratch+4096
- *     %4, %5 = repeat %3, %1 {count=12, ncarry=1, nconst=0} : f32[64,30], f32[12,64,30] {
- *       graph (%0: f32[64,30], ...) { ... return ... }
+ *     %4, %5 = repeat %3, %1 {count=12, ncarry=1, nconst=1, reverse=0} : f32[64,30], f32[12,30] {
+ *       graph(%0: f32[64,30], ...) { ... return ... }
  *     }
  *     return %9 loss_sum, %10 loss_count
  *   }
@@ -23,13 +23,14 @@
 
 enum { PRINT_LOCATIONS = 1 };
 
-void text_print_module(const Module *m, FILE *out, int flags); /* parameters, segments, all graphs */
+/* Settings, parameters, segments, all graphs. */
+void text_print_module(const Module *m, FILE *out, int flags);
 void text_print_graph(const Graph *g, FILE *out, int flags);
 const char *text_graph_string(const Graph *g, Arena *arena);   /* for hashing and comparing */
 
-/* Reads source `file` (index into m->sources) into m. Errors are diagnostics (code DIAG_NONE's
- * sibling for IR text: see diag.def) at their place. Returns false after an error. Any bytes are
- * safe to read: nesting, lengths and counts are limited. */
+/* Reads source `file` (index into m->sources) into m, and verifies it. The first error is a
+ * diagnostic (E030, or E026 for a limit) at its place; false after it. Any bytes are safe to read:
+ * nesting, lengths and counts are limited. */
 bool text_read_module(Module *m, uint32_t file);
 
 #endif
