@@ -71,7 +71,7 @@ static Scalar *const scalar_table[OP_count] = {
 };
 
 static const double reduce_first[OP_count] = {
-#define RED(name, shape, grad, first, expr) [OP_##name] = first,
+#define RED(name, shape, grad, first, expr) [OP_##name] = (double)(first),
 #include "ir/ops.def"
 };
 

@@ -51,7 +51,7 @@ static Rows rows_of(const EvalNode *x) {
 
 /* Largest element of a row, NaN when it holds one. */
 static double row_max(const double *v, int64_t n) {
-    double best = -INFINITY;
+    double best = -(double)INFINITY;
     for (int64_t i = 0; i < n; i++)
         if (isnan(v[i]) || v[i] > best)
             best = v[i];

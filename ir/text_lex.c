@@ -184,8 +184,8 @@ int64_t text_read_int(TextReader *r, int64_t min, int64_t max) {
 
 double text_read_float(TextReader *r) {
     char text[TEXT_TOKEN_BYTES_MAX + 1], *end = text;
-    if (text_accept(r, "inf")) return INFINITY;
-    if (text_accept(r, "nan")) return NAN;
+    if (text_accept(r, "inf")) return (double)INFINITY;
+    if (text_accept(r, "nan")) return (double)NAN;
     if (r->kind != TOKEN_number) {
         text_fail_expected(r, "a number");
         return 0;
