@@ -105,7 +105,7 @@ static bool is_loaded(const Sources *sources, const char *path) {
     return false;
 }
 
-static void load(Program *program, Arena *arena, Sources *sources, Diag *d, const char *path,
+static void load(ModelText *program, Arena *arena, Sources *sources, Diag *d, const char *path,
                  Span from) {
     const char *problem;
     bool missing;
@@ -121,8 +121,8 @@ static void load(Program *program, Arena *arena, Sources *sources, Diag *d, cons
     if (tree != NULL) vec_push(arena, &program->files, tree);
 }
 
-Program *parse_program(Arena *arena, Sources *sources, Diag *d, const char *path) {
-    Program *program = ARENA_NEW(arena, Program);
+ModelText *parse_program(Arena *arena, Sources *sources, Diag *d, const char *path) {
+    ModelText *program = ARENA_NEW(arena, ModelText);
     load(program, arena, sources, d, path, (Span){0});
     /* Imports append to the list that is being walked; a file is read once, so cycles end. */
     for (uint32_t i = 0; i < program->files.n; i++) {

@@ -51,12 +51,12 @@ typedef struct Parser {
 } Parser;
 
 /* A whole program: [0] is the main file, imported files follow, each once. */
-typedef struct Program {
+typedef struct ModelText {
     VEC(Ast *) files;
-} Program;
+} ModelText;
 
 /* Parse `path` and what it imports. Errors are recorded in d; what could be parsed is returned. */
-Program *parse_program(Arena *arena, Sources *sources, Diag *d, const char *path);
+ModelText *parse_program(Arena *arena, Sources *sources, Diag *d, const char *path);
 
 /* Parse one text that is in memory, without following imports. NULL when it is not text. */
 Ast *parse_source(Arena *arena, const Sources *sources, Diag *d, uint32_t file);

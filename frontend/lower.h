@@ -1,0 +1,259 @@
+/* lower.h - checking a program and lowering it to IR, in one walk.
+ *
+ * A block is declared once per place in the tree (an Instance, whose members hold the parameters)
+ * and its equations are evaluated once per call and program. Each program (train, eval) binds the
+ * free dimensions and walks the equations anew over the same instances, so all programs share one
+ * parameter table. `x N` evaluates its block once, in the body of a repeat node.
+ *
+ * Every mistake of the user ends here with a diagnostic; after one, its value is VALUE_none and
+ * everything computed from it is silent.
+ */
+#ifndef FRONTEND_LOWER_H
+#define FRONTEND_LOWER_H
+
+#include "frontend/parser.h"
+#include "frontend/settings.h"
+#include "ir/module.h"
+
+enum { REPEAT_MAX = 65536, CALL_DEPTH_MAX = 64, INSTANCES_MAX = 20000, CALLS_MAX = 200000 };
+
+typedef struct Lower Lower;
+typedef struct Instance Instance;
+typedef struct Member Member;
+typedef struct Space Space;
+
+/* One parameter of a layer, or the one it is tied to. */
+typedef struct MemberParam {
+    const char *name; /* "weight" */
+    int param;        /* index in the module; -1 after an error */
+    bool tied;
+    Span span;
+} MemberParam;
+
+struct LayerSpec;
+
+/* A declared member: a layer with parameters, or an instance of a block. */
+struct Member {
+    const char *name;
+    const char *path; /* "transformer.h" */
+    const char *key;  /* the path with '*' for repeats: "transformer.h.*" */
+    Span span;
+    const struct LayerSpec *layer; /* NULL: a block */
+    Value *args;                   /* layer: by its signature */
+    Instance *instance;            /* block; NULL after an error */
+    int64_t count;                 /* of `x N`; 0: not repeated */
+    Span count_span;
+    uint32_t uses;                 /* calls, and ties to its parameters */
+    bool broken;                   /* its declaration was wrong */
+    VEC(MemberParam) params;
+};
+
+/* Names of members: a block's body, or a `scope` in it. */
+struct Space {
+    const char *name; /* NULL: the body */
+    const char *path, *key;
+    Span span;
+    Space *up;
+    VEC(Member *) members;
+    VEC(Space *) spaces;
+};
+
+typedef struct Binding {
+    const char *name;
+    Value value;
+    Span span;
+    bool used;
+} Binding;
+
+struct Instance {
+    const Ast *block;
+    const char *path, *key; /* as Member's */
+    Span declared;          /* the member's declaration */
+    Span repeated;          /* innermost `x N` around; file 0 when none */
+    Instance *up;
+    Space *root;
+    VEC(Binding) statics;   /* static parameters of the block, bound by the declaration */
+    int nstack;
+    int64_t stack[STACK_MAX];
+    int depth;      /* of instances around */
+    bool evaluated; /* its equations were walked */
+};
+
+/* One evaluation of a block's equations. */
+typedef struct Frame {
+    struct Frame *up;
+    Instance *instance;
+    Space *space;
+    VEC(Binding) env;
+    bool declaring; /* the walk that only declares members */
+    bool returned;
+    VEC(Value) results;
+} Frame;
+
+struct Lower {
+    Arena *arena;
+    Diag *diag;
+    Sources *sources;
+    Module *mod;
+    const ModelText *program;
+    Settings settings;
+    const Ast *model;
+    VEC(const Ast *) blocks;
+    bool *block_used;
+    SectionId section; /* whose free dimensions are bound: train or eval */
+    bool training;
+    Builder b;
+    Val *weight;  /* by parameter: its value in the graph being built; id 0: not there */
+    Val valid;    /* f32 [B] of the graph at the outermost level, id 0 when there is none */
+    Frame *frame; /* NULL: in a section */
+    int depth;    /* of block calls */
+    uint32_t instance_count, call_count;
+};
+
+/* --- lower.c: whole programs --- */
+
+/* Check everything and lower train and eval into l->mod. Diagnostics say what went wrong. */
+void lower_program(Lower *l, const char *const *overrides, int n);
+
+/* --- lower_error.c --- */
+
+/* An error with the chain of instantiation. */
+DiagRef lower_error(Lower *l, DiagCode code, Span span, const char *fmt, ...) ARENA_PRINTF(4, 5);
+
+/* --- lower_expr.c --- */
+Value expr_eval(Lower *l, const Ast *e);
+
+/* True when an expression only reads statics, so that it may be evaluated while declaring. */
+bool expr_is_static(const Lower *l, const Ast *e);
+
+/* --- operators.c --- */
+Value operate(Lower *l, AstOp op, const Value *x, const Value *y, Span span);
+Value operate_unary(Lower *l, AstOp op, const Value *x, Span span);
+
+/* Bring two tensors (or a tensor and a static number) to one shape and dtype. False after an
+ * error. *dims and *ndim describe the common shape. */
+bool broadcast_pair(Lower *l, Value *x, Value *y, const char *what, Span span);
+
+/* --- lower_call.c: arguments --- */
+
+/* Bind arguments to a signature: out[i] is VALUE_none where an optional one is absent. `piped` is
+ * put first when not NULL. False after an error. */
+bool bind_args(Lower *l, const Signature *s, const Ast *args, const Value *piped, Span span,
+               Value *out);
+
+/* Evaluate an expression where the argument `spec` is wanted; VALUE_none after an error. */
+Value eval_arg(Lower *l, const ArgSpec *spec, const Ast *e);
+
+/* Convert a value; `what` names it in the message. */
+bool convert_arg(Lower *l, const ArgSpec *spec, Value *v, Span span);
+
+/* Call whatever `callee` names with args (may be NULL) and a piped value (may be NULL). */
+Value call_apply(Lower *l, const Ast *callee, const Ast *args, const Value *piped, Span span);
+
+/* --- lower_block.c: equations --- */
+
+/* Evaluate an instance's equations on values of its tensor parameters. */
+Value instance_call(Lower *l, Instance *inst, const Value *args, int n, Span span);
+
+/* Walk a body: declaring members, or evaluating equations, as the frame says. */
+void walk_body(Lower *l, const Ast *body);
+
+/* --- lower_declare.c: members --- */
+
+/* Declare an instance of a block and all members below it; m is NULL for the model. NULL after an
+ * error. */
+Instance *instance_new(Lower *l, const Ast *block, const Member *m, const Ast *args, Instance *up);
+void declare_member(Lower *l, const Ast *stmt);
+Space *declare_space(Lower *l, const Ast *stmt);
+
+/* E011 for members that no equation calls. */
+void report_unused_members(Lower *l, const Instance *inst);
+
+/* --- lower_repeat.c --- */
+
+/* Call a member on evaluated arguments, repeats included. */
+Value member_call(Lower *l, Member *m, const Value *args, int n, Span span);
+
+Space *space_find(const Space *s, const char *name);
+Member *member_find(const Space *s, const char *name);
+
+/* The member or space that a dotted path names from the frame at hand. */
+Member *path_member(Lower *l, const Ast *path, Space **space);
+
+/* --- lower_type.c: types of parameters and results --- */
+typedef struct TypeWant {
+    Dtype dtype;
+    int ndim;
+    Dim dims[NDIM_MAX];
+} TypeWant;
+
+/* Evaluate a written type in the frame at hand; false after an error. */
+bool eval_type(Lower *l, const Ast *type, TypeWant *want);
+
+/* Check a value against it; `what` begins the message: "'attn' expects x:". */
+bool check_type(Lower *l, const TypeWant *want, const Value *v, const char *what, Span span);
+
+const Ast *block_find(const Lower *l, const char *name);
+
+/* --- names --- */
+const DimDecl *dim_find(const Lower *l, const char *name);
+const Value *config_find(const Lower *l, const char *name);
+
+/* The value of a dim in the program at hand; false (without message) for a free one in a place
+ * where no program runs. */
+bool dim_value(const Lower *l, const DimDecl *d, Dim *dim);
+
+/* --- layers.c, functions.c: the two tables --- */
+typedef struct LayerSpec {
+    const char *name;
+    const char *signature;
+    void (*declare)(Lower *l, Member *m, Instance *inst);
+    Value (*apply)(Lower *l, const Member *m, const Value *x, Span span);
+} LayerSpec;
+
+typedef struct Call {
+    const struct FunctionSpec *fn;
+    Value *arg; /* by the signature */
+    Span span;
+} Call;
+
+typedef struct FunctionSpec {
+    const char *name;
+    const char *signature;
+    Value (*apply)(Lower *l, const Call *c);
+    int op;         /* for families: the IR op */
+    bool is_static; /* gives a static value for static arguments */
+} FunctionSpec;
+
+const LayerSpec *layer_find(const char *name);
+const LayerSpec *layer_at(int index);
+const FunctionSpec *function_find(const char *name);
+const FunctionSpec *function_at(int index);
+
+/* --- build.c: helpers of layers and functions --- */
+Type value_ir_type(const Lower *l, const Value *v);
+
+/* A tensor value; dims are copied. */
+Value tensor_new(Lower *l, Dtype dtype, int ndim, const Dim *dims, Val val, Span span);
+/* The same with the dims of `like`, keeping its trail. */
+Value tensor_like(const Value *like, Dtype dtype, Val val, Span span);
+
+/* Check that a shape is representable (rank, overflow); E026 if not. */
+bool shape_fits(Lower *l, Dtype dtype, int ndim, const Dim *dims, Span span);
+
+bool want_float(Lower *l, const Value *v, const char *what, Span span);
+bool want_ndim(Lower *l, const Value *v, int least, int most, const char *what, Span span);
+
+Val reshape_to(Lower *l, Val x, int ndim, const Dim *dims);
+Val broadcast_to(Lower *l, const Value *x, Dtype dtype, int ndim, const Dim *dims);
+Val const_like(Lower *l, double value, const Value *like);
+
+/* An axis argument, negative counts from the end; -1 after an error. */
+int axis_of(Lower *l, const Value *axis, int ndim, Span span);
+/* The axes that an `ints` argument names, ascending; all when absent. -1 after an error. */
+int axes_of(Lower *l, const Value *axes, int ndim, int64_t *out, Span span);
+
+/* Materialise: drop the mean, keep the tensor. */
+Value value_plain(const Value *v);
+
+#endif
