@@ -33,10 +33,10 @@ static void group_axes(const TypeInfo *t, const Attr *axes, ReduceSplit *s) {
         }
         stride *= t->dim[i];
     }
-    s->inner = n == 0 || reduced[0];
-    s->run = n == 0 ? 1 : group[0];
-    for (int i = n - 1; i >= 0; i--) {
-        if (i == 0) break; // the innermost group is the run
+    bool trivial = n == 0 || (n == 1 && !reduced[0]); // nothing to reduce: runs of one element
+    s->inner = trivial || reduced[0];
+    s->run = trivial ? 1 : group[0];
+    for (int i = n - 1; i >= (trivial ? 0 : 1); i--) { // the innermost group is the run
         SplitAxes *to = reduced[i] ? &s->reduced : &s->kept;
         to->dim[to->n] = group[i];
         to->stride[to->n++] = group_stride[i];
@@ -112,6 +112,7 @@ int64_t split_workspace_bytes(const Graph *body) {
         switch (op_kind(n->op)) {
         case KIND_reduce: return n->op == OP_argmax ? 0 : reduce_workspace(body, n);
         case KIND_conv: return split_conv_workspace(body, n);
+        case KIND_matmul: return split_matmul_workspace(body, n);
         case KIND_scatter: {
             const TypeTable *tt = body->mod->types;
             return 4 *
