@@ -98,6 +98,7 @@ static void lex_string(TextReader *r) {
 
 void text_next(TextReader *r) {
     if (r->failed) return;
+    r->end_before = r->end;
     skip_blanks(r);
     r->begin = r->end = r->pos;
     if (r->pos >= r->bytes) {

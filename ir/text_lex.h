@@ -23,6 +23,7 @@ typedef struct TextReader {
     const char *text;
     TokenKind kind;      /* of the current token */
     uint32_t begin, end; /* its bytes */
+    uint32_t end_before; /* where the token before it ended */
     int depth;           /* of nested bodies */
     int nested_repeats;
     bool failed;

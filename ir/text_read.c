@@ -187,7 +187,7 @@ static void read_node_text(TextReader *r, const Graph *g, NodeText *n) {
             vec_push(arena, &n->addr, read_addr(r));
         }
     }
-    n->span.end = r->begin > n->span.begin ? r->begin : n->span.end;
+    if (r->end_before > n->span.end) n->span.end = r->end_before;
     text_read_location(r, &n->scope);
     if (op_kind(n->op) == KIND_region) read_body(r, n);
 }
