@@ -173,9 +173,20 @@ static void copy_outputs_after(Copier *c, int i, Val *out) {
     for (int k = 0; k < g->nout; k++) {
         if (!c->is_home[k] || c->direct[k] || c->late[k] != i) continue;
         const Node *near = i >= 0 ? g->node[i] : NULL;
-        Val v = out[k].id != 0 ? out[k] : c->map.to[g->out[k].id];
+        Val v = out[k].id != 0 ? out[k] : c->map.to[c->scan.base[g->out[k].id].id];
         out[k] = add_copy(c->to, v, near != NULL ? near->phase : first_phase(g), near);
     }
+}
+
+/* Output k, whose base was copied to `copy` (none: not copied), with its own shape. */
+static Val finish_output(Copier *c, int k, Val copy) {
+    Val old = c->from->out[k];
+    if (copy.id == 0) return c->map.to[old.id];
+    Type type = val_type(c->from, old);
+    if (val_type(c->to, copy).id == type.id) return copy;
+    const Node *n = val_node(c->to, copy);
+    Builder b = {.g = c->to, .phase = n->phase, .span = n->span, .scope = n->scope};
+    return graph_add(&b, OP_reshape, 1, &copy, 0, NULL, type)->out;
 }
 
 static Graph *copy_graph(const Graph *g, const int *occupant, const bool *is_home, bool *direct,
@@ -193,7 +204,7 @@ static Graph *copy_graph(const Graph *g, const int *occupant, const bool *is_hom
     graph_copy_inputs(c.to, g, &c.map);
     for (int k = 0; k < g->nout; k++)
         if (c.is_home[k] && !c.direct[k] && must_save(&c, k))
-            out[k] = add_copy(c.to, c.map.to[g->out[k].id], first_phase(g), NULL);
+            out[k] = add_copy(c.to, c.map.to[c.scan.base[g->out[k].id].id], first_phase(g), NULL);
     copy_outputs_after(&c, -1, out);
     for (int i = 0; i < g->nnode; i++) {
         const Node *n = g->node[i];
@@ -202,7 +213,7 @@ static Graph *copy_graph(const Graph *g, const int *occupant, const bool *is_hom
         copy_outputs_after(&c, i, out);
     }
     for (int k = 0; k < g->nout; k++)
-        graph_add_output(c.to, out[k].id != 0 ? out[k] : c.map.to[g->out[k].id], g->out_port[k]);
+        graph_add_output(c.to, finish_output(&c, k, out[k]), g->out_port[k]);
     return c.to;
 }
 
