@@ -53,7 +53,6 @@ static const char *const schedule_words[] = {
 
 const Setting text_setting[] = {
     FIELD("name", string, name),
-    FIELD("file", string, file),
     WORD("train.data", train.data.kind, data_words),
     FIELD("train.data.path", string, train.data.path),
     FIELD("train.data.split", string, train.data.split),
