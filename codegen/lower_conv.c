@@ -199,11 +199,15 @@ static void emit_pack(Conv *c)
     }
     LoopIdx channels = c->backward ? join(k, ci, c->co, co) : join(k, co, c->ci, ci);
     LoopIdx at = join(k, join(k, channels, c->y.kernel, tap_y), c->x.kernel, tap_x);
-    LoopVal inside = loop_range(k, co, 0, c->co);
-    inside = loop_op2(k, OP_and, inside, loop_range(k, tap_y, 0, c->y.kernel));
-    inside = loop_op2(k, OP_and, inside, loop_range(k, tap_x, 0, c->x.kernel));
-    bool whole = c->co % lanes == 0 && ty == c->y.kernel && tx == c->x.kernel;
-    LoopVal v = whole ? loop_load(k, c->weight, at) : loop_load_if(k, c->weight, at, inside, 0.0);
+    LoopVal v;
+    if (c->co % lanes == 0 && ty == c->y.kernel && tx == c->x.kernel) {
+        v = loop_load(k, c->weight, at);
+    } else {
+        LoopVal inside = loop_range(k, co, 0, c->co);
+        inside = loop_op2(k, OP_and, inside, loop_range(k, tap_y, 0, c->y.kernel));
+        inside = loop_op2(k, OP_and, inside, loop_range(k, tap_x, 0, c->x.kernel));
+        v = loop_load_if(k, c->weight, at, inside, 0.0);
+    }
     loop_store(k, c->b->workspace, join(k, join(k, join(k, u, ty, a), tx, b), lanes, lane), v);
     for (int i = 0; i < 4; i++) loop_close(k);
 }

@@ -89,4 +89,24 @@ ConvDwSplit split_conv_dw(const ConvSizes *s);
 /* Bytes: packed weights, or the parts of the weight gradient. */
 int64_t split_conv_workspace(const Graph *body, const Node *conv);
 
+/* --- matrix products (split_matmul.c) --- */
+
+typedef enum MatmulWay {
+    MATMUL_library, /* tiles of rows x cols through inf_sgemm */
+    MATMUL_columns, /* b is [k, n], few rows or a short k: vectors of columns */
+    MATMUL_dots     /* a [m, k] and b [n, k], few rows or columns: vectors along k */
+} MatmulWay;
+
+typedef struct MatmulSplit {
+    MatmulWay way;
+    int64_t batch, m, n, k;
+    bool ta, tb;
+    SplitBlocks rows, cols; /* of one unit of work */
+    SplitBlocks depth;      /* parts of k; with more than one, the workspace is [part][batch][m][n],
+                               added in order. All but the last are multiples of 16 */
+} MatmulSplit;
+
+MatmulSplit split_matmul(const Graph *body, const Node *matmul);
+int64_t split_matmul_workspace(const Graph *body, const Node *matmul);
+
 #endif

@@ -133,8 +133,10 @@ void kernel_set_build(KernelSet *set, const char *cc, const char *march)
 {
     const char *folder = getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp";
     char c_path[256], so_path[256];
-    snprintf(c_path, sizeof c_path, "%s/infinic-kernels-%d.c", folder, (int)getpid());
-    snprintf(so_path, sizeof so_path, "%s/infinic-kernels-%d.so", folder, (int)getpid());
+    static int number; // a path of its own each time: dlopen knows libraries by it
+    number++;
+    snprintf(c_path, sizeof c_path, "%s/infinic-kernels-%d-%d.c", folder, (int)getpid(), number);
+    snprintf(so_path, sizeof so_path, "%s/infinic-kernels-%d-%d.so", folder, (int)getpid(), number);
     FILE *f = fopen(c_path, "w");
     if (!f) abort();
     print_kernels(set, f);
