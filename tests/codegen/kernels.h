@@ -18,7 +18,7 @@ typedef enum KernelInput {
 } KernelInput;
 
 typedef struct KernelCase {
-    const char *form;
+    const char *form; /* NULL: only as one kernel a node */
     const char *body; /* "(%0: f32[4]) { %1 = relu %0 : f32[4] return %1 }" */
     KernelInput input;
     int64_t limit;    /* i32 inputs are in [-1, limit); 0: in [-50, 50) */
