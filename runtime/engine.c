@@ -12,10 +12,12 @@
 #include "runtime/file.h"
 #include "runtime/philox.h"
 
+/* A page is left free at both ends: a vector may load, without using it, what lies just beside a
+ * tensor (gcc 12 folds masked loads into unmasked ones). */
 enum { PAGE_BYTES = 4096 };
 
 InfCode inf_engine_bytes(InfError *e, const Plan *plan, uint64_t *bytes) {
-    *bytes = 0;
+    *bytes = 2 * PAGE_BYTES;
     for (int r = 0; r < PLAN_REGION_count; r++) {
         uint64_t region = 0;
         if (plan->region_bytes[r] < 0 ||
@@ -93,7 +95,7 @@ InfCode inf_engine_open(InfError *e, const Plan *plan, int threads, uint64_t see
     if (out->memory) madvise(out->memory, (size_t)out->memory_bytes, MADV_HUGEPAGE);
     touch(out->memory, out->memory_bytes);
 
-    unsigned char *at = out->memory;
+    unsigned char *at = (unsigned char *)out->memory + PAGE_BYTES;
     for (int r = 0; r < PLAN_REGION_count; r++) {
         uint64_t region = 0;
         bool fits = inf_round_up((uint64_t)plan->region_bytes[r], PAGE_BYTES, &region);
