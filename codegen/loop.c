@@ -3,13 +3,11 @@
 
 #include "ir/panic.h"
 
-void loop_broken(const char *file, int line, const char *what)
-{
+void loop_broken(const char *file, int line, const char *what) {
     panic_graph(NULL, (Span){0}, "%s:%d: %s", file, line, what);
 }
 
-LoopKernel *loop_new(Arena *arena)
-{
+LoopKernel *loop_new(Arena *arena) {
     LoopKernel *k = ARENA_NEW(arena, LoopKernel);
     k->arena = arena;
     vec_push(arena, &k->buf, (LoopBufInfo){0});
@@ -21,35 +19,30 @@ LoopKernel *loop_new(Arena *arena)
 
 /* --- statements and blocks --- */
 
-static void block_add(LoopKernel *k, LoopBlock *block, LoopStmt *s)
-{
+static void block_add(LoopKernel *k, LoopBlock *block, LoopStmt *s) {
     block->data = vec_reserve_one(k->arena, block->data, block->n, &block->cap, sizeof(LoopStmt *));
     block->data[block->n++] = s;
 }
 
-static LoopStmt *stmt_new(LoopKernel *k, LoopStmtKind kind)
-{
+static LoopStmt *stmt_new(LoopKernel *k, LoopStmtKind kind) {
     LoopStmt *s = ARENA_NEW(k->arena, LoopStmt);
     s->kind = kind;
     return s;
 }
 
-static LoopStmt *stmt_add(LoopKernel *k, LoopStmtKind kind)
-{
+static LoopStmt *stmt_add(LoopKernel *k, LoopStmtKind kind) {
     LoopStmt *s = stmt_new(k, kind);
     block_add(k, &k->block[k->at], s);
     return s;
 }
 
-static LoopVal result_new(LoopKernel *k, LoopStmt *s, Dtype dtype, int lanes)
-{
+static LoopVal result_new(LoopKernel *k, LoopStmt *s, Dtype dtype, int lanes) {
     s->result = (LoopVal){k->val.n};
     vec_push(k->arena, &k->val, (LoopValInfo){.dtype = dtype, .lanes = lanes, .depth = k->at});
     return s->result;
 }
 
-static void block_open(LoopKernel *k, LoopStmt *s)
-{
+static void block_open(LoopKernel *k, LoopStmt *s) {
     LOOP_ASSERT(k->depth + 1 < LOOP_DEPTH_MAX && k->at == k->depth);
     k->depth++;
     k->at = k->depth;
@@ -57,32 +50,29 @@ static void block_open(LoopKernel *k, LoopStmt *s)
     k->open[k->depth] = s;
 }
 
-LoopAxis loop_open(LoopKernel *k, LoopAxisKind kind, int64_t extent, LoopIdx bound)
-{
+LoopAxis loop_open(LoopKernel *k, LoopAxisKind kind, int64_t extent, LoopIdx bound) {
     return loop_open_range(k, kind, extent, LOOP_NO_BOUND, bound);
 }
 
-LoopAxis loop_open_range(LoopKernel *k, LoopAxisKind kind, int64_t extent, LoopIdx begin, LoopIdx bound)
-{
+LoopAxis loop_open_range(LoopKernel *k, LoopAxisKind kind, int64_t extent, LoopIdx begin,
+                         LoopIdx bound) {
     LoopStmt *s = stmt_new(k, LOOP_STMT_loop);
     s->axis = (LoopAxis){k->axis.n};
-    LoopAxisInfo info = {.kind = kind, .extent = extent, .begin = begin, .bound = bound,
-                         .depth = k->depth + 1};
+    LoopAxisInfo info = {
+        .kind = kind, .extent = extent, .begin = begin, .bound = bound, .depth = k->depth + 1};
     vec_push(k->arena, &k->axis, info);
     block_open(k, s);
     return s->axis;
 }
 
-void loop_open_if(LoopKernel *k, LoopVal condition)
-{
+void loop_open_if(LoopKernel *k, LoopVal condition) {
     LoopStmt *s = stmt_new(k, LOOP_STMT_if);
     s->arg[0] = condition;
     s->nargs = 1;
     block_open(k, s);
 }
 
-void loop_close(LoopKernel *k)
-{
+void loop_close(LoopKernel *k) {
     LOOP_ASSERT(k->depth > 0 && k->at == k->depth);
     LoopStmt *s = k->open[k->depth];
     s->body = k->block[k->depth];
@@ -91,13 +81,11 @@ void loop_close(LoopKernel *k)
     block_add(k, &k->block[k->depth], s);
 }
 
-LoopIdx loop_let(LoopKernel *k, LoopIdx value, int64_t extent)
-{
+LoopIdx loop_let(LoopKernel *k, LoopIdx value, int64_t extent) {
     const LoopIdxInfo *info = loop_idx_info(k, value);
     bool plain = info->nterm == 1 && info->constant == 0 && info->term[0].kind == LOOP_TERM_axis &&
                  info->term[0].scale == 1;
-    if (info->nterm == 0 || plain)
-        return value;
+    if (info->nterm == 0 || plain) return value;
     LoopStmt *s = stmt_add(k, LOOP_STMT_let);
     s->axis = (LoopAxis){k->axis.n};
     LoopAxisInfo axis = {.kind = LOOP_let, .extent = extent, .begin = value, .depth = k->at};
@@ -105,8 +93,7 @@ LoopIdx loop_let(LoopKernel *k, LoopIdx value, int64_t extent)
     return loop_idx_axis(k, s->axis);
 }
 
-static int64_t count_quotients(const LoopKernel *k, LoopIdx index)
-{
+static int64_t count_quotients(const LoopKernel *k, LoopIdx index) {
     int64_t n = 0;
     const LoopIdxInfo *info = index.id ? loop_idx_info(k, index) : NULL;
     for (int i = 0; info && i < info->nterm; i++)
@@ -115,21 +102,16 @@ static int64_t count_quotients(const LoopKernel *k, LoopIdx index)
     return n;
 }
 
-static int64_t count_block(const LoopKernel *k, const LoopBlock *block)
-{
+static int64_t count_block(const LoopKernel *k, const LoopBlock *block) {
     int64_t n = 0;
     for (uint32_t i = 0; i < block->n; i++)
         n += count_quotients(k, block->data[i]->index) + count_block(k, &block->data[i]->body);
     return n;
 }
 
-int64_t loop_count_quotients(const LoopKernel *k)
-{
-    return count_block(k, &k->block[0]);
-}
+int64_t loop_count_quotients(const LoopKernel *k) { return count_block(k, &k->block[0]); }
 
-int loop_seek(LoopKernel *k, int depth)
-{
+int loop_seek(LoopKernel *k, int depth) {
     LOOP_ASSERT(depth >= 0 && depth <= k->depth);
     int before = k->at;
     k->at = depth;
@@ -138,71 +120,67 @@ int loop_seek(LoopKernel *k, int depth)
 
 /* --- buffers --- */
 
-static LoopBuf buf_new(LoopKernel *k, LoopBufInfo info)
-{
+static LoopBuf buf_new(LoopKernel *k, LoopBufInfo info) {
     LoopBuf b = {k->buf.n};
     vec_push(k->arena, &k->buf, info);
     return b;
 }
 
-LoopBuf loop_param(LoopKernel *k, const char *name, Dtype dtype, int64_t elems, LoopAccess access)
-{
+LoopBuf loop_param(LoopKernel *k, const char *name, Dtype dtype, int64_t elems, LoopAccess access) {
     LOOP_ASSERT((int)k->buf.n == k->nparam + 1);
     k->nparam++;
-    return buf_new(k, (LoopBufInfo){.name = name, .space = LOOP_param, .dtype = dtype, .lanes = 1,
-                                    .elems = elems, .access = access});
+    return buf_new(k, (LoopBufInfo){.name = name,
+                                    .space = LOOP_param,
+                                    .dtype = dtype,
+                                    .lanes = 1,
+                                    .elems = elems,
+                                    .access = access});
 }
 
-static LoopBuf declare(LoopKernel *k, LoopBufInfo info)
-{
+static LoopBuf declare(LoopKernel *k, LoopBufInfo info) {
     LoopBuf b = buf_new(k, info);
     stmt_add(k, LOOP_STMT_buf)->buf = b;
     return b;
 }
 
-LoopBuf loop_local(LoopKernel *k, const char *name, Dtype dtype, int64_t elems)
-{
-    return declare(k, (LoopBufInfo){.name = name, .space = LOOP_local, .dtype = dtype, .lanes = 1,
-                                    .elems = elems});
+LoopBuf loop_local(LoopKernel *k, const char *name, Dtype dtype, int64_t elems) {
+    return declare(
+        k, (LoopBufInfo){
+               .name = name, .space = LOOP_local, .dtype = dtype, .lanes = 1, .elems = elems});
 }
 
-LoopBuf loop_reg(LoopKernel *k, const char *name, Dtype dtype, int64_t elems, int lanes)
-{
+LoopBuf loop_reg(LoopKernel *k, const char *name, Dtype dtype, int64_t elems, int lanes) {
     LOOP_ASSERT(lanes == 1 || (lanes == LOOP_LANES && dtype == DT_f32));
-    return declare(k, (LoopBufInfo){.name = name, .space = LOOP_reg, .dtype = dtype, .lanes = lanes,
-                                    .elems = elems});
+    return declare(
+        k, (LoopBufInfo){
+               .name = name, .space = LOOP_reg, .dtype = dtype, .lanes = lanes, .elems = elems});
 }
 
-const LoopBufInfo *loop_buf_info(const LoopKernel *k, LoopBuf b)
-{
+const LoopBufInfo *loop_buf_info(const LoopKernel *k, LoopBuf b) {
     LOOP_ASSERT(b.id > 0 && b.id < k->buf.n);
     return &k->buf.data[b.id];
 }
 
 /* --- values --- */
 
-const LoopValInfo *loop_val_info(const LoopKernel *k, LoopVal v)
-{
+const LoopValInfo *loop_val_info(const LoopKernel *k, LoopVal v) {
     LOOP_ASSERT(v.id > 0 && v.id < k->val.n);
     return &k->val.data[v.id];
 }
 
-LoopVal loop_const(LoopKernel *k, Dtype dtype, double number)
-{
+LoopVal loop_const(LoopKernel *k, Dtype dtype, double number) {
     LoopStmt *s = stmt_add(k, LOOP_STMT_const);
     s->number = number;
     return result_new(k, s, dtype, 1);
 }
 
-LoopVal loop_index(LoopKernel *k, LoopIdx index)
-{
+LoopVal loop_index(LoopKernel *k, LoopIdx index) {
     LoopStmt *s = stmt_add(k, LOOP_STMT_index);
     s->index = index;
     return result_new(k, s, DT_i32, 1);
 }
 
-LoopVal loop_range(LoopKernel *k, LoopIdx index, int64_t low, int64_t high)
-{
+LoopVal loop_range(LoopKernel *k, LoopIdx index, int64_t low, int64_t high) {
     LoopStmt *s = stmt_add(k, LOOP_STMT_range);
     s->index = index;
     s->low = low;
@@ -210,8 +188,7 @@ LoopVal loop_range(LoopKernel *k, LoopIdx index, int64_t low, int64_t high)
     return result_new(k, s, DT_bool, 1);
 }
 
-LoopVal loop_op(LoopKernel *k, Op op, Dtype dtype, int nargs, const LoopVal *arg)
-{
+LoopVal loop_op(LoopKernel *k, Op op, Dtype dtype, int nargs, const LoopVal *arg) {
     LOOP_ASSERT(nargs >= 1 && nargs <= LOOP_ARGS_MAX && op_expr(op));
     int lanes = loop_val_info(k, arg[0])->lanes;
     LoopStmt *s = stmt_add(k, LOOP_STMT_op);
@@ -224,14 +201,12 @@ LoopVal loop_op(LoopKernel *k, Op op, Dtype dtype, int nargs, const LoopVal *arg
     return result_new(k, s, dtype, lanes);
 }
 
-LoopVal loop_op2(LoopKernel *k, Op op, LoopVal a, LoopVal b)
-{
+LoopVal loop_op2(LoopKernel *k, Op op, LoopVal a, LoopVal b) {
     LoopVal arg[2] = {a, b};
     return loop_op(k, op, loop_val_info(k, a)->dtype, 2, arg);
 }
 
-LoopVal loop_fma(LoopKernel *k, LoopVal a, LoopVal b, LoopVal c)
-{
+LoopVal loop_fma(LoopKernel *k, LoopVal a, LoopVal b, LoopVal c) {
     LoopStmt *s = stmt_add(k, LOOP_STMT_fma);
     s->nargs = 3;
     s->arg[0] = a;
@@ -240,36 +215,31 @@ LoopVal loop_fma(LoopKernel *k, LoopVal a, LoopVal b, LoopVal c)
     return result_new(k, s, DT_f32, loop_val_info(k, c)->lanes);
 }
 
-LoopVal loop_splat(LoopKernel *k, LoopVal a)
-{
+LoopVal loop_splat(LoopKernel *k, LoopVal a) {
     LoopStmt *s = stmt_add(k, LOOP_STMT_splat);
     s->nargs = 1;
     s->arg[0] = a;
     return result_new(k, s, DT_f32, LOOP_LANES);
 }
 
-static LoopVal load(LoopKernel *k, LoopBuf b, LoopIdx at, int lanes)
-{
+static LoopVal load(LoopKernel *k, LoopBuf b, LoopIdx at, int lanes) {
     LoopStmt *s = stmt_add(k, LOOP_STMT_load);
     s->buf = b;
     s->index = at;
     return result_new(k, s, loop_buf_info(k, b)->dtype, lanes);
 }
 
-LoopVal loop_load(LoopKernel *k, LoopBuf b, LoopIdx at)
-{
+LoopVal loop_load(LoopKernel *k, LoopBuf b, LoopIdx at) {
     return load(k, b, at, loop_buf_info(k, b)->lanes);
 }
 
-LoopVal loop_load_vector(LoopKernel *k, LoopBuf b, LoopIdx at)
-{
+LoopVal loop_load_vector(LoopKernel *k, LoopBuf b, LoopIdx at) {
     const LoopBufInfo *info = loop_buf_info(k, b);
     LOOP_ASSERT(info->space != LOOP_reg && info->dtype == DT_f32);
     return load(k, b, at, LOOP_LANES);
 }
 
-LoopVal loop_load_if(LoopKernel *k, LoopBuf b, LoopIdx at, LoopVal condition, double otherwise)
-{
+LoopVal loop_load_if(LoopKernel *k, LoopBuf b, LoopIdx at, LoopVal condition, double otherwise) {
     LoopStmt *s = stmt_add(k, LOOP_STMT_load);
     s->buf = b;
     s->index = at;
@@ -279,8 +249,7 @@ LoopVal loop_load_if(LoopKernel *k, LoopBuf b, LoopIdx at, LoopVal condition, do
     return result_new(k, s, loop_buf_info(k, b)->dtype, 1);
 }
 
-void loop_store(LoopKernel *k, LoopBuf b, LoopIdx at, LoopVal v)
-{
+void loop_store(LoopKernel *k, LoopBuf b, LoopIdx at, LoopVal v) {
     LoopStmt *s = stmt_add(k, LOOP_STMT_store);
     s->buf = b;
     s->index = at;
@@ -288,31 +257,27 @@ void loop_store(LoopKernel *k, LoopBuf b, LoopIdx at, LoopVal v)
     s->arg[0] = v;
 }
 
-void loop_store_if(LoopKernel *k, LoopBuf b, LoopIdx at, LoopVal v, LoopVal condition)
-{
+void loop_store_if(LoopKernel *k, LoopBuf b, LoopIdx at, LoopVal v, LoopVal condition) {
     loop_store(k, b, at, v);
     LoopStmt *s = k->block[k->at].data[k->block[k->at].n - 1];
     s->nargs = 2;
     s->arg[1] = condition;
 }
 
-LoopVal loop_random(LoopKernel *k, int64_t stream, LoopIdx element)
-{
+LoopVal loop_random(LoopKernel *k, int64_t stream, LoopIdx element) {
     LoopStmt *s = stmt_add(k, LOOP_STMT_random);
     s->stream = stream;
     s->index = element;
     return result_new(k, s, DT_f32, 1);
 }
 
-void loop_gemm(LoopKernel *k, LoopGemm gemm)
-{
+void loop_gemm(LoopKernel *k, LoopGemm gemm) {
     LoopStmt *s = stmt_add(k, LOOP_STMT_gemm);
     s->gemm = ARENA_NEW(k->arena, LoopGemm);
     *s->gemm = gemm;
 }
 
-void loop_transpose(LoopKernel *k, LoopTranspose transpose)
-{
+void loop_transpose(LoopKernel *k, LoopTranspose transpose) {
     LOOP_ASSERT(loop_buf_info(k, transpose.to)->dtype == DT_f32);
     LOOP_ASSERT(loop_buf_info(k, transpose.from)->dtype == DT_f32);
     LoopStmt *s = stmt_add(k, LOOP_STMT_transpose);

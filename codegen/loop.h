@@ -1,28 +1,26 @@
 /* loop.h - the loop form: what a kernel is between fusion and text.
  *
  * A LoopKernel is a tree of statements over buffers. Loops have an axis with a kind; values are SSA
- * temporaries, each defined by one statement (one C temporary an operation, so the text never nests);
- * what changes lives in buffers. Nothing here belongs to one target: a printer turns the same tree
- * into C (print_c.c) or CUDA C.
+ * temporaries, each defined by one statement (one C temporary an operation, so the text never
+ * nests); what changes lives in buffers. Nothing here belongs to one target: a printer turns the
+ * same tree into C (print_c.c) or CUDA C.
  *
- *   axis      a loop variable in [0, extent), the extent being a constant; it may run over a part only
- *   index     integer expression over axes: sum of constant * term, a term being an axis, a quotient
- *             or remainder of an index by a constant, or an i32 value. Ranges are tracked, so that
- *             (16 * i + j) / 16 is i when 0 <= j < 16. All arithmetic is 64-bit
- *   buffer    a kernel argument, a private array (LOOP_local), or registers (LOOP_reg)
- *   value     scalar (lanes 1) or vector of LOOP_LANES f32 (lanes 16)
+ *   axis      a loop variable in [0, extent), the extent being a constant; it may run over a part
+ * only index     integer expression over axes: sum of constant * term, a term being an axis, a
+ * quotient or remainder of an index by a constant, or an i32 value. Ranges are tracked, so that (16
+ * * i + j) / 16 is i when 0 <= j < 16. All arithmetic is 64-bit buffer    a kernel argument, a
+ * private array (LOOP_local), or registers (LOOP_reg) value     scalar (lanes 1) or vector of
+ * LOOP_LANES f32 (lanes 16)
  *
  * Building: statements are added at the end of the innermost open block. Opening a loop or an `if`
- * makes its block the innermost one; the statement joins its parent when it is closed, so that while
- * it is open loop_seek() can still add to an enclosing block, in front of it (hoisting).
+ * makes its block the innermost one; the statement joins its parent when it is closed, so that
+ * while it is open loop_seek() can still add to an enclosing block, in front of it (hoisting).
  *
  *   LoopKernel *k = loop_new(arena);
- *   LoopBuf x = loop_param(k, "x", DT_f32, n, LOOP_READ), y = loop_param(k, "y", DT_f32, n, LOOP_WRITE);
- *   LoopAxis i = loop_open(k, LOOP_vector, n, LOOP_NO_BOUND);
- *   LoopIdx at = loop_idx_axis(k, i);
- *   LoopVal v = loop_load(k, x, at);
- *   loop_store(k, y, at, loop_op(k, OP_relu, DT_f32, 1, &v));
- *   loop_close(k);
+ *   LoopBuf x = loop_param(k, "x", DT_f32, n, LOOP_READ), y = loop_param(k, "y", DT_f32, n,
+ * LOOP_WRITE); LoopAxis i = loop_open(k, LOOP_vector, n, LOOP_NO_BOUND); LoopIdx at =
+ * loop_idx_axis(k, i); LoopVal v = loop_load(k, x, at); loop_store(k, y, at, loop_op(k, OP_relu,
+ * DT_f32, 1, &v)); loop_close(k);
  */
 #ifndef INFINIC_CODEGEN_LOOP_H
 #define INFINIC_CODEGEN_LOOP_H
@@ -70,10 +68,10 @@ typedef struct LoopBufInfo {
     const char *name;
     LoopSpace space;
     Dtype dtype;
-    int lanes;      /* LOOP_reg: 1, or LOOP_LANES for registers of vectors; else 1 */
-    int64_t elems;  /* of `lanes` values each */
+    int lanes;         /* LOOP_reg: 1, or LOOP_LANES for registers of vectors; else 1 */
+    int64_t elems;     /* of `lanes` values each */
     LoopAccess access; /* LOOP_param */
-    bool shared;    /* LOOP_param: may lie on another argument's memory (in-place), index for index */
+    bool shared; /* LOOP_param: may lie on another argument's memory (in-place), index for index */
 } LoopBufInfo;
 
 typedef struct LoopAxisInfo {
@@ -84,37 +82,42 @@ typedef struct LoopAxisInfo {
     int depth;     /* of its body; let: of the block it stands in */
 } LoopAxisInfo;
 
-typedef enum LoopTermKind { LOOP_TERM_axis, LOOP_TERM_div, LOOP_TERM_mod, LOOP_TERM_val } LoopTermKind;
+typedef enum LoopTermKind {
+    LOOP_TERM_axis,
+    LOOP_TERM_div,
+    LOOP_TERM_mod,
+    LOOP_TERM_val
+} LoopTermKind;
 
 typedef struct LoopTerm {
     LoopTermKind kind;
-    uint32_t id;    /* axis, value, or the index that is divided */
-    int64_t by;     /* divisor */
+    uint32_t id; /* axis, value, or the index that is divided */
+    int64_t by;  /* divisor */
     int64_t scale;
 } LoopTerm;
 
 typedef struct LoopIdxInfo {
     int64_t constant;
     int nterm;
-    LoopTerm *term; /* sorted; scales are not 0 */
+    LoopTerm *term;    /* sorted; scales are not 0 */
     int64_t low, high; /* inclusive range */
 } LoopIdxInfo;
 
 typedef enum LoopStmtKind {
-    LOOP_STMT_loop,   /* axis, body */
-    LOOP_STMT_if,     /* arg[0], body */
-    LOOP_STMT_let,    /* axis is a name for its `begin` */
-    LOOP_STMT_buf,    /* declares `buf` (local or registers) */
-    LOOP_STMT_const,  /* result = number */
-    LOOP_STMT_index,  /* result (i32) = index */
-    LOOP_STMT_range,  /* result (bool) = low <= index < high */
-    LOOP_STMT_op,     /* result = op(arg..) */
-    LOOP_STMT_fma,    /* result = arg[0] * arg[1] + arg[2], rounded once */
-    LOOP_STMT_splat,  /* result (vector) = arg[0] in every lane */
-    LOOP_STMT_load,   /* result = buf[index], or `number` where arg[0] (when given) is false */
-    LOOP_STMT_store,  /* buf[index] = arg[0], only where arg[1] (when given) is true */
-    LOOP_STMT_random, /* result (f32 in [0, 1)) = element `index` of `stream` */
-    LOOP_STMT_gemm,   /* gemm */
+    LOOP_STMT_loop,     /* axis, body */
+    LOOP_STMT_if,       /* arg[0], body */
+    LOOP_STMT_let,      /* axis is a name for its `begin` */
+    LOOP_STMT_buf,      /* declares `buf` (local or registers) */
+    LOOP_STMT_const,    /* result = number */
+    LOOP_STMT_index,    /* result (i32) = index */
+    LOOP_STMT_range,    /* result (bool) = low <= index < high */
+    LOOP_STMT_op,       /* result = op(arg..) */
+    LOOP_STMT_fma,      /* result = arg[0] * arg[1] + arg[2], rounded once */
+    LOOP_STMT_splat,    /* result (vector) = arg[0] in every lane */
+    LOOP_STMT_load,     /* result = buf[index], or `number` where arg[0] (when given) is false */
+    LOOP_STMT_store,    /* buf[index] = arg[0], only where arg[1] (when given) is true */
+    LOOP_STMT_random,   /* result (f32 in [0, 1)) = element `index` of `stream` */
+    LOOP_STMT_gemm,     /* gemm */
     LOOP_STMT_transpose /* transpose */
 } LoopStmtKind;
 
@@ -162,7 +165,7 @@ struct LoopStmt {
 typedef struct LoopValInfo {
     Dtype dtype;
     int lanes;
-    int depth; /* of the block that defines it */
+    int depth;         /* of the block that defines it */
     int64_t low, high; /* used as an index: its range */
 } LoopValInfo;
 
@@ -176,17 +179,16 @@ typedef struct LoopKernel {
     LoopBlock block[LOOP_DEPTH_MAX]; /* open blocks; [0] is the kernel's own */
     LoopStmt *open[LOOP_DEPTH_MAX];  /* the statement whose block it is; [0] NULL */
     int depth;                       /* innermost open block */
-    int at;                          /* where statements are added: depth, or less after loop_seek */
-    int nparam;                      /* params are buffers 1 .. nparam, in argument order */
-    int64_t work;                    /* elementary operations in all, to decide about threads */
-    int iter_depth;                  /* enclosing repeats ... */
+    int at;         /* where statements are added: depth, or less after loop_seek */
+    int nparam;     /* params are buffers 1 .. nparam, in argument order */
+    int64_t work;   /* elementary operations in all, to decide about threads */
+    int iter_depth; /* enclosing repeats ... */
     int64_t iter_count[REPEAT_DEPTH_MAX]; /* ... and their counts, outermost first */
 } LoopKernel;
 
 /* Broken invariants of the lowering: message and exit 3. */
 _Noreturn void loop_broken(const char *file, int line, const char *what);
-#define LOOP_ASSERT(condition)                                                                     \
-    ((condition) ? (void)0 : loop_broken(__FILE__, __LINE__, #condition))
+#define LOOP_ASSERT(condition) ((condition) ? (void)0 : loop_broken(__FILE__, __LINE__, #condition))
 
 LoopKernel *loop_new(Arena *arena);
 
@@ -201,7 +203,8 @@ const LoopBufInfo *loop_buf_info(const LoopKernel *k, LoopBuf b);
 /* --- blocks --- */
 LoopAxis loop_open(LoopKernel *k, LoopAxisKind kind, int64_t extent, LoopIdx bound);
 /* The same from `begin` on: values in [begin, min(extent, bound)), all within [0, extent). */
-LoopAxis loop_open_range(LoopKernel *k, LoopAxisKind kind, int64_t extent, LoopIdx begin, LoopIdx bound);
+LoopAxis loop_open_range(LoopKernel *k, LoopAxisKind kind, int64_t extent, LoopIdx begin,
+                         LoopIdx bound);
 void loop_open_if(LoopKernel *k, LoopVal condition);
 void loop_close(LoopKernel *k);
 /* Adds the following statements at the end of the open block `depth` (0: the kernel) instead of the
@@ -211,7 +214,8 @@ int loop_seek(LoopKernel *k, int depth);
 /* --- indices --- */
 LoopIdx loop_idx(LoopKernel *k, int64_t constant);
 LoopIdx loop_idx_axis(LoopKernel *k, LoopAxis axis);
-LoopIdx loop_idx_val(LoopKernel *k, LoopVal v, int64_t low, int64_t high); /* i32 value in [low, high] */
+LoopIdx loop_idx_val(LoopKernel *k, LoopVal v, int64_t low,
+                     int64_t high); /* i32 value in [low, high] */
 LoopIdx loop_idx_add(LoopKernel *k, LoopIdx a, LoopIdx b);
 LoopIdx loop_idx_plus(LoopKernel *k, LoopIdx a, int64_t constant);
 LoopIdx loop_idx_scale(LoopKernel *k, LoopIdx a, int64_t by);

@@ -7,7 +7,6 @@
  */
 #include "codegen/loop.h"
 
-
 #include <string.h>
 
 enum { TERMS_MAX = 64 };
@@ -19,29 +18,23 @@ typedef struct Sum {
     LoopTerm term[TERMS_MAX];
 } Sum;
 
-const LoopIdxInfo *loop_idx_info(const LoopKernel *k, LoopIdx a)
-{
+const LoopIdxInfo *loop_idx_info(const LoopKernel *k, LoopIdx a) {
     LOOP_ASSERT(a.id > 0 && a.id < k->idx.n);
     return &k->idx.data[a.id];
 }
 
-static int term_compare(const LoopTerm *a, const LoopTerm *b)
-{
-    if (a->kind != b->kind)
-        return a->kind < b->kind ? -1 : 1;
-    if (a->id != b->id)
-        return a->id < b->id ? -1 : 1;
+static int term_compare(const LoopTerm *a, const LoopTerm *b) {
+    if (a->kind != b->kind) return a->kind < b->kind ? -1 : 1;
+    if (a->id != b->id) return a->id < b->id ? -1 : 1;
     return a->by < b->by ? -1 : a->by > b->by;
 }
 
-static void term_range(const LoopKernel *k, const LoopTerm *t, int64_t *low, int64_t *high)
-{
+static void term_range(const LoopKernel *k, const LoopTerm *t, int64_t *low, int64_t *high) {
     switch (t->kind) {
     case LOOP_TERM_axis:
         *low = 0;
         *high = k->axis.data[t->id].extent - 1;
-        if (*high < 0)
-            *high = 0;
+        if (*high < 0) *high = 0;
         break;
     case LOOP_TERM_div:
         *low = k->idx.data[t->id].low / t->by;
@@ -58,11 +51,9 @@ static void term_range(const LoopKernel *k, const LoopTerm *t, int64_t *low, int
     }
 }
 
-static void sum_add_term(Sum *s, LoopTerm t)
-{
+static void sum_add_term(Sum *s, LoopTerm t) {
     int at = 0;
-    while (at < s->n && term_compare(&s->term[at], &t) < 0)
-        at++;
+    while (at < s->n && term_compare(&s->term[at], &t) < 0) at++;
     if (at < s->n && term_compare(&s->term[at], &t) == 0) {
         s->term[at].scale += t.scale;
         if (s->term[at].scale == 0) {
@@ -71,16 +62,14 @@ static void sum_add_term(Sum *s, LoopTerm t)
         }
         return;
     }
-    if (t.scale == 0)
-        return;
+    if (t.scale == 0) return;
     LOOP_ASSERT(s->n < TERMS_MAX);
     memmove(&s->term[at + 1], &s->term[at], (size_t)(s->n - at) * sizeof(LoopTerm));
     s->term[at] = t;
     s->n++;
 }
 
-static void sum_add(Sum *s, const LoopIdxInfo *a, int64_t scale)
-{
+static void sum_add(Sum *s, const LoopIdxInfo *a, int64_t scale) {
     s->constant += a->constant * scale;
     for (int i = 0; i < a->nterm; i++) {
         LoopTerm t = a->term[i];
@@ -90,30 +79,25 @@ static void sum_add(Sum *s, const LoopIdxInfo *a, int64_t scale)
 }
 
 /* Whether `s` holds every term of scale * d. */
-static bool sum_holds(const Sum *s, const LoopIdxInfo *d, int64_t scale)
-{
+static bool sum_holds(const Sum *s, const LoopIdxInfo *d, int64_t scale) {
     for (int i = 0; i < d->nterm; i++) {
         bool found = false;
         for (int j = 0; j < s->n && !found; j++)
             found = term_compare(&s->term[j], &d->term[i]) == 0 &&
                     s->term[j].scale == d->term[i].scale * scale;
-        if (!found)
-            return false;
+        if (!found) return false;
     }
     return d->nterm > 0;
 }
 
 /* scale * (y % by) + scale * by * (y / by) -> scale * y, as long as there is one. */
-static void sum_rejoin(LoopKernel *k, Sum *s)
-{
+static void sum_rejoin(LoopKernel *k, Sum *s) {
     for (int i = 0; i < s->n; i++) {
         LoopTerm t = s->term[i];
-        if (t.kind != LOOP_TERM_mod)
-            continue;
+        if (t.kind != LOOP_TERM_mod) continue;
         LoopIdx quotient = loop_idx_div(k, (LoopIdx){t.id}, t.by);
         LoopIdxInfo d = *loop_idx_info(k, quotient);
-        if (!sum_holds(s, &d, t.scale * t.by))
-            continue;
+        if (!sum_holds(s, &d, t.scale * t.by)) continue;
         sum_add(s, &d, -t.scale * t.by);
         LoopTerm gone = t;
         gone.scale = -t.scale;
@@ -124,23 +108,19 @@ static void sum_rejoin(LoopKernel *k, Sum *s)
     }
 }
 
-static bool same(const LoopIdxInfo *a, const Sum *s)
-{
-    if (a->constant != s->constant || a->nterm != s->n)
-        return false;
+static bool same(const LoopIdxInfo *a, const Sum *s) {
+    if (a->constant != s->constant || a->nterm != s->n) return false;
     for (int i = 0; i < s->n; i++)
         if (term_compare(&a->term[i], &s->term[i]) != 0 || a->term[i].scale != s->term[i].scale)
             return false;
     return true;
 }
 
-static LoopIdx intern(LoopKernel *k, const Sum *s)
-{
+static LoopIdx intern(LoopKernel *k, const Sum *s) {
     for (uint32_t i = 1; i < k->idx.n; i++)
-        if (same(&k->idx.data[i], s))
-            return (LoopIdx){i};
-    LoopIdxInfo info = {.constant = s->constant, .nterm = s->n, .low = s->constant,
-                        .high = s->constant};
+        if (same(&k->idx.data[i], s)) return (LoopIdx){i};
+    LoopIdxInfo info = {
+        .constant = s->constant, .nterm = s->n, .low = s->constant, .high = s->constant};
     info.term = ARENA_ARRAY(k->arena, LoopTerm, s->n);
     for (int i = 0; i < s->n; i++) {
         int64_t low = 0, high = 0, scale = s->term[i].scale;
@@ -154,63 +134,54 @@ static LoopIdx intern(LoopKernel *k, const Sum *s)
     return made;
 }
 
-static LoopIdx finish(LoopKernel *k, Sum *s)
-{
+static LoopIdx finish(LoopKernel *k, Sum *s) {
     sum_rejoin(k, s);
     return intern(k, s);
 }
 
-LoopIdx loop_idx(LoopKernel *k, int64_t constant)
-{
+LoopIdx loop_idx(LoopKernel *k, int64_t constant) {
     Sum s = {.constant = constant};
     return intern(k, &s);
 }
 
-static LoopIdx one_term(LoopKernel *k, LoopTermKind kind, uint32_t id, int64_t by)
-{
+static LoopIdx one_term(LoopKernel *k, LoopTermKind kind, uint32_t id, int64_t by) {
     Sum s = {.n = 1};
     s.term[0] = (LoopTerm){.kind = kind, .id = id, .by = by, .scale = 1};
     return intern(k, &s);
 }
 
-LoopIdx loop_idx_axis(LoopKernel *k, LoopAxis axis)
-{
+LoopIdx loop_idx_axis(LoopKernel *k, LoopAxis axis) {
     return k->axis.data[axis.id].extent == 1 ? loop_idx(k, 0)
                                              : one_term(k, LOOP_TERM_axis, axis.id, 0);
 }
 
-LoopIdx loop_idx_val(LoopKernel *k, LoopVal v, int64_t low, int64_t high)
-{
+LoopIdx loop_idx_val(LoopKernel *k, LoopVal v, int64_t low, int64_t high) {
     LOOP_ASSERT(loop_val_info(k, v)->dtype == DT_i32);
     k->val.data[v.id].low = low;
     k->val.data[v.id].high = high;
     return one_term(k, LOOP_TERM_val, v.id, 0);
 }
 
-LoopIdx loop_idx_add(LoopKernel *k, LoopIdx a, LoopIdx b)
-{
+LoopIdx loop_idx_add(LoopKernel *k, LoopIdx a, LoopIdx b) {
     Sum s = {0};
     sum_add(&s, loop_idx_info(k, a), 1);
     sum_add(&s, loop_idx_info(k, b), 1);
     return finish(k, &s);
 }
 
-LoopIdx loop_idx_plus(LoopKernel *k, LoopIdx a, int64_t constant)
-{
+LoopIdx loop_idx_plus(LoopKernel *k, LoopIdx a, int64_t constant) {
     Sum s = {.constant = constant};
     sum_add(&s, loop_idx_info(k, a), 1);
     return intern(k, &s);
 }
 
-LoopIdx loop_idx_scale(LoopKernel *k, LoopIdx a, int64_t by)
-{
+LoopIdx loop_idx_scale(LoopKernel *k, LoopIdx a, int64_t by) {
     Sum s = {0};
     sum_add(&s, loop_idx_info(k, a), by);
     return finish(k, &s);
 }
 
-static int64_t gcd(int64_t a, int64_t b)
-{
+static int64_t gcd(int64_t a, int64_t b) {
     while (b) {
         int64_t r = a % b;
         a = b;
@@ -219,14 +190,10 @@ static int64_t gcd(int64_t a, int64_t b)
     return a < 0 ? -a : a;
 }
 
-static int64_t floor_div(int64_t a, int64_t b)
-{
-    return a / b - (a % b < 0);
-}
+static int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 
 /* Splits a into by * whole + rest, with the terms that `by` divides in `whole`. */
-static void divide(const LoopIdxInfo *a, int64_t by, Sum *whole, Sum *rest)
-{
+static void divide(const LoopIdxInfo *a, int64_t by, Sum *whole, Sum *rest) {
     whole->constant = floor_div(a->constant, by);
     rest->constant = a->constant - whole->constant * by;
     for (int i = 0; i < a->nterm; i++) {
@@ -240,12 +207,12 @@ static void divide(const LoopIdxInfo *a, int64_t by, Sum *whole, Sum *rest)
     }
 }
 
-/* Takes the common factor of the terms of `rest` that also divides `by`: rest = factor * y + low. */
-static LoopIdx take_factor(LoopKernel *k, const Sum *rest, int64_t by, int64_t *factor, int64_t *low)
-{
+/* Takes the common factor of the terms of `rest` that also divides `by`: rest = factor * y + low.
+ */
+static LoopIdx take_factor(LoopKernel *k, const Sum *rest, int64_t by, int64_t *factor,
+                           int64_t *low) {
     int64_t g = by;
-    for (int i = 0; i < rest->n; i++)
-        g = gcd(g, rest->term[i].scale);
+    for (int i = 0; i < rest->n; i++) g = gcd(g, rest->term[i].scale);
     Sum y = {.constant = rest->constant / g, .n = rest->n};
     for (int i = 0; i < rest->n; i++) {
         y.term[i] = rest->term[i];
@@ -257,16 +224,13 @@ static LoopIdx take_factor(LoopKernel *k, const Sum *rest, int64_t by, int64_t *
 }
 
 /* Whether a single term of kind `kind` and scale 1 is all there is. */
-static bool is_single(const LoopIdxInfo *a, LoopTermKind kind)
-{
+static bool is_single(const LoopIdxInfo *a, LoopTermKind kind) {
     return a->constant == 0 && a->nterm == 1 && a->term[0].kind == kind && a->term[0].scale == 1;
 }
 
-LoopIdx loop_idx_div(LoopKernel *k, LoopIdx a, int64_t by)
-{
+LoopIdx loop_idx_div(LoopKernel *k, LoopIdx a, int64_t by) {
     LOOP_ASSERT(by >= 1 && loop_idx_info(k, a)->low >= 0);
-    if (by == 1)
-        return a;
+    if (by == 1) return a;
     Sum whole = {0}, rest = {0};
     divide(loop_idx_info(k, a), by, &whole, &rest);
     LoopIdx r = finish(k, &rest);
@@ -291,14 +255,12 @@ LoopIdx loop_idx_div(LoopKernel *k, LoopIdx a, int64_t by)
     return finish(k, &whole);
 }
 
-LoopIdx loop_idx_mod(LoopKernel *k, LoopIdx a, int64_t by)
-{
+LoopIdx loop_idx_mod(LoopKernel *k, LoopIdx a, int64_t by) {
     LOOP_ASSERT(by >= 1 && loop_idx_info(k, a)->low >= 0);
     Sum whole = {0}, rest = {0};
     divide(loop_idx_info(k, a), by, &whole, &rest);
     LoopIdx r = finish(k, &rest);
-    if (loop_idx_info(k, r)->high < by)
-        return r;
+    if (loop_idx_info(k, r)->high < by) return r;
     int64_t factor, low;
     LoopIdx y = take_factor(k, &rest, by, &factor, &low);
     LoopIdxInfo info = *loop_idx_info(k, y);
@@ -306,19 +268,16 @@ LoopIdx loop_idx_mod(LoopKernel *k, LoopIdx a, int64_t by)
     if (is_single(&info, LOOP_TERM_mod) && info.term[0].by % t.by == 0) // (z % (b * c)) % b
         t.id = info.term[0].id;
     Sum result = {.constant = low};
-    if (t.by > 1)
-        sum_add_term(&result, t);
+    if (t.by > 1) sum_add_term(&result, t);
     return finish(k, &result);
 }
 
-bool loop_idx_is(const LoopKernel *k, LoopIdx a, int64_t constant)
-{
+bool loop_idx_is(const LoopKernel *k, LoopIdx a, int64_t constant) {
     const LoopIdxInfo *info = loop_idx_info(k, a);
     return info->nterm == 0 && info->constant == constant;
 }
 
-int loop_idx_depth(const LoopKernel *k, LoopIdx a)
-{
+int loop_idx_depth(const LoopKernel *k, LoopIdx a) {
     const LoopIdxInfo *info = loop_idx_info(k, a);
     int depth = 0;
     for (int i = 0; i < info->nterm; i++) {

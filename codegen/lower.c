@@ -22,12 +22,10 @@ static const struct {
     {"gather_dw", lower_gather_dw},
 };
 
-LoopKernel *lower_kernel(LowerContext *ctx, const Graph *g, const Node *kernel)
-{
+LoopKernel *lower_kernel(LowerContext *ctx, const Graph *g, const Node *kernel) {
     const Attr *form = node_attr(kernel, ATTR_form);
     LOOP_ASSERT(form && kernel->body);
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++)
-        if (strcmp(forms[i].form, form->s) == 0)
-            return forms[i].lower(ctx, g, kernel);
+        if (strcmp(forms[i].form, form->s) == 0) return forms[i].lower(ctx, g, kernel);
     loop_broken(__FILE__, __LINE__, form->s);
 }

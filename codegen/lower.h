@@ -61,7 +61,8 @@ void lower_body_bind(LowerBody *b, Val v, LoopVal value);
 void lower_body_bind_buf(LowerBody *b, Val v, LoopBuf buf, LoopIdx at);
 
 /* The value of `v` at index[0 .. ndim of v): emits what is needed, each statement in the outermost
- * open block where its index is known. Values asked for twice while their block is open are shared. */
+ * open block where its index is known. Values asked for twice while their block is open are shared.
+ */
 LoopVal lower_body_value(LowerBody *b, Val v, const LoopIdx *index);
 
 /* Stores result `i` of the body at index (over its shape). lower_body_store_all does so for every

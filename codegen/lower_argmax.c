@@ -1,34 +1,32 @@
-/* lower_argmax.c - the index of the first largest element along one axis; a NaN counts as largest. */
+/* lower_argmax.c - the index of the first largest element along one axis; a NaN counts as largest.
+ */
 #include "codegen/lower_space.h"
 
 #include <math.h>
 #include <string.h>
 
-static LoopVal compare(LoopKernel *k, Op op, LoopVal a, LoopVal b)
-{
+static LoopVal compare(LoopKernel *k, Op op, LoopVal a, LoopVal b) {
     LoopVal arg[2] = {a, b};
     return loop_op(k, op, DT_bool, 2, arg);
 }
 
-static LoopVal choose(LoopKernel *k, LoopVal c, LoopVal yes, LoopVal no)
-{
+static LoopVal choose(LoopKernel *k, LoopVal c, LoopVal yes, LoopVal no) {
     LoopVal arg[3] = {c, yes, no};
     return loop_op(k, OP_select, loop_val_info(k, yes)->dtype, 3, arg);
 }
 
-LoopKernel *lower_argmax(LowerContext *ctx, const Graph *g, const Node *kernel)
-{
+LoopKernel *lower_argmax(LowerContext *ctx, const Graph *g, const Node *kernel) {
     LowerBody *b = lower_body_new(ctx, g, kernel);
     LoopKernel *k = b->k;
     const Node *n = lower_body_anchor(b, OP_argmax);
     const TypeInfo *in = val_info(b->body, n->in[0]), *out = val_info(b->body, n->out);
     int axis = (int)node_int(n, ATTR_axis, 0);
     LoopIdx index[NDIM_MAX], at[NDIM_MAX], zero = loop_idx(k, 0);
-    if (type_elems(b->body->mod->types, val_type(b->body, n->out)) == 0)
-        return k;
+    if (type_elems(b->body->mod->types, val_type(b->body, n->out)) == 0) return k;
     lower_open_grid(k, out->ndim, out->dim, index);
     LoopBuf best = loop_reg(k, "best", in->dtype, 1, 1), place = loop_reg(k, "place", DT_i32, 1, 1);
-    loop_store(k, best, zero, loop_const(k, in->dtype, dtype_is_float(in->dtype) ? -INFINITY : INT32_MIN));
+    loop_store(k, best, zero,
+               loop_const(k, in->dtype, dtype_is_float(in->dtype) ? -INFINITY : INT32_MIN));
     loop_store(k, place, zero, loop_const(k, DT_i32, 0));
     LoopIdx j = loop_idx_axis(k, loop_open(k, LOOP_reduce, in->dim[axis], LOOP_NO_BOUND));
     memcpy(at, index, (size_t)axis * sizeof *at);

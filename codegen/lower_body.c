@@ -34,14 +34,10 @@ struct LowerBind {
 
 /* --- set-up --- */
 
-static const TypeInfo *type_of(const LowerBody *b, Val v)
-{
-    return val_info(b->body, v);
-}
+static const TypeInfo *type_of(const LowerBody *b, Val v) { return val_info(b->body, v); }
 
 /* Place may put a result on the memory of an operand of the same size (in-place update). */
-static bool may_share(const Graph *body, Val a, int nother, const Val *other)
-{
+static bool may_share(const Graph *body, Val a, int nother, const Val *other) {
     const TypeTable *tt = body->mod->types;
     for (int i = 0; i < nother; i++)
         if (type_bytes(tt, val_type(body, a)) == type_bytes(tt, val_type(body, other[i])))
@@ -49,17 +45,17 @@ static bool may_share(const Graph *body, Val a, int nother, const Val *other)
     return false;
 }
 
-static LoopBuf add_param(LowerBody *b, const char *stem, int i, Val v, bool shared, LoopAccess access)
-{
+static LoopBuf add_param(LowerBody *b, const char *stem, int i, Val v, bool shared,
+                         LoopAccess access) {
     Dtype dtype = type_of(b, v)->dtype;
     int64_t elems = type_elems(b->body->mod->types, val_type(b->body, v));
-    LoopBuf buf = loop_param(b->k, arena_printf(b->ctx->arena, "%s%d", stem, i), dtype, elems, access);
+    LoopBuf buf =
+        loop_param(b->k, arena_printf(b->ctx->arena, "%s%d", stem, i), dtype, elems, access);
     b->k->buf.data[buf.id].shared = shared;
     return buf;
 }
 
-LowerBody *lower_body_new(LowerContext *ctx, const Graph *g, const Node *kernel)
-{
+LowerBody *lower_body_new(LowerContext *ctx, const Graph *g, const Node *kernel) {
     LowerBody *b = ARENA_NEW(ctx->arena, LowerBody);
     const Graph *body = kernel->body;
     *b = (LowerBody){.ctx = ctx, .k = loop_new(ctx->arena), .body = body, .kernel = kernel};
@@ -83,36 +79,30 @@ LowerBody *lower_body_new(LowerContext *ctx, const Graph *g, const Node *kernel)
     return b;
 }
 
-const Node *lower_body_anchor(const LowerBody *b, Op op)
-{
+const Node *lower_body_anchor(const LowerBody *b, Op op) {
     for (int i = 0; i < b->body->nnode; i++)
-        if (b->body->node[i]->op == op)
-            return b->body->node[i];
+        if (b->body->node[i]->op == op) return b->body->node[i];
     loop_broken(__FILE__, __LINE__, op_name(op));
 }
 
-LoopBuf lower_body_input(const LowerBody *b, Val v)
-{
+LoopBuf lower_body_input(const LowerBody *b, Val v) {
     LOOP_ASSERT(!val_node(b->body, v));
     return b->in[b->body->val[v.id].result];
 }
 
-void lower_body_bind(LowerBody *b, Val v, LoopVal value)
-{
+void lower_body_bind(LowerBody *b, Val v, LoopVal value) {
     b->bind[v.id] = (struct LowerBind){.value = value};
     memset(b->memo->bucket, 0, sizeof b->memo->bucket);
 }
 
-void lower_body_bind_buf(LowerBody *b, Val v, LoopBuf buf, LoopIdx at)
-{
+void lower_body_bind_buf(LowerBody *b, Val v, LoopBuf buf, LoopIdx at) {
     b->bind[v.id] = (struct LowerBind){.buf = buf, .at = at};
     memset(b->memo->bucket, 0, sizeof b->memo->bucket);
 }
 
 /* --- indices --- */
 
-LoopIdx lower_offset(LoopKernel *k, const TypeInfo *t, const LoopIdx *index)
-{
+LoopIdx lower_offset(LoopKernel *k, const TypeInfo *t, const LoopIdx *index) {
     LoopIdx at = loop_idx(k, 0);
     int64_t stride = 1;
     for (int i = t->ndim - 1; i >= 0; i--) {
@@ -122,38 +112,29 @@ LoopIdx lower_offset(LoopKernel *k, const TypeInfo *t, const LoopIdx *index)
     return at;
 }
 
-void lower_unflatten(LoopKernel *k, const TypeInfo *t, LoopIdx flat, LoopIdx *index)
-{
+void lower_unflatten(LoopKernel *k, const TypeInfo *t, LoopIdx flat, LoopIdx *index) {
     for (int i = t->ndim - 1; i >= 0; i--) {
         int64_t dim = t->dim[i] > 0 ? t->dim[i] : 1;
         index[i] = i == 0 ? flat : loop_idx_mod(k, flat, dim);
-        if (i > 0)
-            flat = loop_idx_div(k, flat, dim);
+        if (i > 0) flat = loop_idx_div(k, flat, dim);
     }
 }
 
 /* --- values --- */
 
-static int max_int(int a, int b)
-{
-    return a > b ? a : b;
-}
+static int max_int(int a, int b) { return a > b ? a : b; }
 
-static int value_depth(const LowerBody *b, LoopVal v)
-{
+static int value_depth(const LowerBody *b, LoopVal v) {
     return v.id ? loop_val_info(b->k, v)->depth : 0;
 }
 
-static uint32_t memo_hash(Val v, int ndim, const LoopIdx *index)
-{
+static uint32_t memo_hash(Val v, int ndim, const LoopIdx *index) {
     uint32_t h = v.id * 2654435761u;
-    for (int i = 0; i < ndim; i++)
-        h = (h ^ index[i].id) * 16777619u;
+    for (int i = 0; i < ndim; i++) h = (h ^ index[i].id) * 16777619u;
     return (h >> 8) % MEMO_BUCKETS;
 }
 
-static LoopVal memo_find(const LowerBody *b, Val v, int ndim, const LoopIdx *index)
-{
+static LoopVal memo_find(const LowerBody *b, Val v, int ndim, const LoopIdx *index) {
     const MemoEntry *e = b->memo->bucket[memo_hash(v, ndim, index)];
     for (; e; e = e->next)
         if (e->v == v.id && e->guard == b->memo->guard.id && e->depth <= b->k->depth &&
@@ -163,19 +144,21 @@ static LoopVal memo_find(const LowerBody *b, Val v, int ndim, const LoopIdx *ind
     return (LoopVal){0};
 }
 
-static void memo_add(LowerBody *b, Val v, int ndim, const LoopIdx *index, LoopVal value)
-{
+static void memo_add(LowerBody *b, Val v, int ndim, const LoopIdx *index, LoopVal value) {
     MemoEntry **head = &b->memo->bucket[memo_hash(v, ndim, index)];
     MemoEntry *e = ARENA_NEW(b->ctx->arena, MemoEntry);
-    *e = (MemoEntry){.next = *head, .v = v.id, .guard = b->memo->guard.id, .ndim = ndim,
-                     .value = value, .depth = value_depth(b, value)};
+    *e = (MemoEntry){.next = *head,
+                     .v = v.id,
+                     .guard = b->memo->guard.id,
+                     .ndim = ndim,
+                     .value = value,
+                     .depth = value_depth(b, value)};
     e->open = b->k->open[e->depth];
     memcpy(e->index, index, (size_t)ndim * sizeof *index);
     *head = e;
 }
 
-static LoopVal load_input(LowerBody *b, LoopBuf buf, LoopIdx at)
-{
+static LoopVal load_input(LowerBody *b, LoopBuf buf, LoopIdx at) {
     LoopVal guard = b->memo->guard;
     int before = loop_seek(b->k, max_int(loop_idx_depth(b->k, at), value_depth(b, guard)));
     LoopVal v = guard.id ? loop_load_if(b->k, buf, at, guard, 0) : loop_load(b->k, buf, at);
@@ -183,8 +166,7 @@ static LoopVal load_input(LowerBody *b, LoopBuf buf, LoopIdx at)
     return v;
 }
 
-static LoopVal load_bound(LowerBody *b, Val v, const LoopIdx *index)
-{
+static LoopVal load_bound(LowerBody *b, Val v, const LoopIdx *index) {
     LoopIdx at = loop_idx_add(b->k, lower_offset(b->k, type_of(b, v), index), b->bind[v.id].at);
     int before = loop_seek(b->k, b->k->depth);
     LoopVal value = loop_load(b->k, b->bind[v.id].buf, at);
@@ -194,24 +176,21 @@ static LoopVal load_bound(LowerBody *b, Val v, const LoopIdx *index)
 
 typedef LoopVal EmitFn(LowerBody *b, const Node *n, const LoopIdx *index);
 
-static LoopVal emit_elementwise(LowerBody *b, const Node *n, const LoopIdx *index)
-{
+static LoopVal emit_elementwise(LowerBody *b, const Node *n, const LoopIdx *index) {
     LoopVal arg[LOOP_ARGS_MAX];
     int depth = 0;
     for (int i = 0; i < n->nin; i++) {
         arg[i] = lower_body_value(b, n->in[i], index);
         depth = max_int(depth, value_depth(b, arg[i]));
     }
-    if (n->op == OP_stop_gradient)
-        return arg[0];
+    if (n->op == OP_stop_gradient) return arg[0];
     int before = loop_seek(b->k, depth);
     LoopVal v = loop_op(b->k, n->op, type_of(b, n->out)->dtype, n->nin, arg);
     loop_seek(b->k, before);
     return v;
 }
 
-static LoopVal emit_const(LowerBody *b, const Node *n, const LoopIdx *index)
-{
+static LoopVal emit_const(LowerBody *b, const Node *n, const LoopIdx *index) {
     (void)index;
     int before = loop_seek(b->k, 0);
     LoopVal v = loop_const(b->k, type_of(b, n->out)->dtype, node_float(n, ATTR_value, 0));
@@ -219,8 +198,7 @@ static LoopVal emit_const(LowerBody *b, const Node *n, const LoopIdx *index)
     return v;
 }
 
-static LoopVal emit_iota(LowerBody *b, const Node *n, const LoopIdx *index)
-{
+static LoopVal emit_iota(LowerBody *b, const Node *n, const LoopIdx *index) {
     LoopIdx at = index[node_int(n, ATTR_axis, 0)];
     int before = loop_seek(b->k, loop_idx_depth(b->k, at));
     LoopVal v = loop_index(b->k, at);
@@ -228,8 +206,7 @@ static LoopVal emit_iota(LowerBody *b, const Node *n, const LoopIdx *index)
     return v;
 }
 
-static LoopVal emit_random(LowerBody *b, const Node *n, const LoopIdx *index)
-{
+static LoopVal emit_random(LowerBody *b, const Node *n, const LoopIdx *index) {
     LoopIdx at = lower_offset(b->k, type_of(b, n->out), index);
     int before = loop_seek(b->k, loop_idx_depth(b->k, at));
     LoopVal v = loop_random(b->k, node_int(n, ATTR_stream, 0), at);
@@ -237,13 +214,11 @@ static LoopVal emit_random(LowerBody *b, const Node *n, const LoopIdx *index)
     return v;
 }
 
-static LoopVal emit_copy(LowerBody *b, const Node *n, const LoopIdx *index)
-{
+static LoopVal emit_copy(LowerBody *b, const Node *n, const LoopIdx *index) {
     return lower_body_value(b, n->in[0], index);
 }
 
-static LoopVal emit_broadcast(LowerBody *b, const Node *n, const LoopIdx *index)
-{
+static LoopVal emit_broadcast(LowerBody *b, const Node *n, const LoopIdx *index) {
     const TypeInfo *from = type_of(b, n->in[0]);
     const Attr *axes = node_attr(n, ATTR_axes);
     LoopIdx at[NDIM_MAX];
@@ -252,17 +227,14 @@ static LoopVal emit_broadcast(LowerBody *b, const Node *n, const LoopIdx *index)
     return lower_body_value(b, n->in[0], at);
 }
 
-static LoopVal emit_transpose(LowerBody *b, const Node *n, const LoopIdx *index)
-{
+static LoopVal emit_transpose(LowerBody *b, const Node *n, const LoopIdx *index) {
     const Attr *perm = node_attr(n, ATTR_perm);
     LoopIdx at[NDIM_MAX];
-    for (int i = 0; i < type_of(b, n->in[0])->ndim; i++)
-        at[perm->v[i]] = index[i];
+    for (int i = 0; i < type_of(b, n->in[0])->ndim; i++) at[perm->v[i]] = index[i];
     return lower_body_value(b, n->in[0], at);
 }
 
-static LoopVal emit_slice(LowerBody *b, const Node *n, const LoopIdx *index)
-{
+static LoopVal emit_slice(LowerBody *b, const Node *n, const LoopIdx *index) {
     const Attr *begin = node_attr(n, ATTR_begin), *step = node_attr(n, ATTR_step);
     LoopIdx at[NDIM_MAX];
     for (int i = 0; i < type_of(b, n->in[0])->ndim; i++)
@@ -271,31 +243,27 @@ static LoopVal emit_slice(LowerBody *b, const Node *n, const LoopIdx *index)
 }
 
 /* Condition low <= index < high, emitted where the index is known; id 0 when it always holds. */
-static LoopVal in_range(LowerBody *b, LoopIdx index, int64_t low, int64_t high)
-{
+static LoopVal in_range(LowerBody *b, LoopIdx index, int64_t low, int64_t high) {
     const LoopIdxInfo *info = loop_idx_info(b->k, index);
-    if (info->low >= low && info->high < high)
-        return (LoopVal){0};
+    if (info->low >= low && info->high < high) return (LoopVal){0};
     int before = loop_seek(b->k, loop_idx_depth(b->k, index));
     LoopVal v = loop_range(b->k, index, low, high);
     loop_seek(b->k, before);
     return v;
 }
 
-static LoopVal both(LowerBody *b, LoopVal x, LoopVal y)
-{
-    if (!x.id || !y.id)
-        return x.id ? x : y;
+static LoopVal both(LowerBody *b, LoopVal x, LoopVal y) {
+    if (!x.id || !y.id) return x.id ? x : y;
     int before = loop_seek(b->k, max_int(value_depth(b, x), value_depth(b, y)));
     LoopVal v = loop_op2(b->k, OP_and, x, y);
     loop_seek(b->k, before);
     return v;
 }
 
-static LoopVal choose(LowerBody *b, LoopVal condition, LoopVal yes, LoopVal no)
-{
+static LoopVal choose(LowerBody *b, LoopVal condition, LoopVal yes, LoopVal no) {
     LoopVal arg[3] = {condition, yes, no};
-    int depth = max_int(value_depth(b, condition), max_int(value_depth(b, yes), value_depth(b, no)));
+    int depth =
+        max_int(value_depth(b, condition), max_int(value_depth(b, yes), value_depth(b, no)));
     int before = loop_seek(b->k, depth);
     LoopVal v = loop_op(b->k, OP_select, loop_val_info(b->k, yes)->dtype, 3, arg);
     loop_seek(b->k, before);
@@ -303,11 +271,9 @@ static LoopVal choose(LowerBody *b, LoopVal condition, LoopVal yes, LoopVal no)
 }
 
 /* An index that a guard keeps in range, as one whose range is known to be [0, size). */
-static LoopIdx clamp_index(LowerBody *b, LoopIdx index, int64_t size)
-{
+static LoopIdx clamp_index(LowerBody *b, LoopIdx index, int64_t size) {
     LoopVal inside = in_range(b, index, 0, size);
-    if (!inside.id || size <= 0)
-        return index;
+    if (!inside.id || size <= 0) return index;
     int before = loop_seek(b->k, loop_idx_depth(b->k, index));
     LoopVal arg[3] = {inside, loop_index(b->k, index), loop_const(b->k, DT_i32, 0)};
     LoopVal v = loop_op(b->k, OP_select, DT_i32, 3, arg);
@@ -315,18 +281,15 @@ static LoopIdx clamp_index(LowerBody *b, LoopIdx index, int64_t size)
     return loop_idx_val(b->k, v, 0, size - 1);
 }
 
-static LoopVal emit_reshape(LowerBody *b, const Node *n, const LoopIdx *index)
-{
+static LoopVal emit_reshape(LowerBody *b, const Node *n, const LoopIdx *index) {
     const TypeInfo *to = type_of(b, n->out);
     LoopIdx safe[NDIM_MAX], at[NDIM_MAX];
-    for (int i = 0; i < to->ndim; i++)
-        safe[i] = clamp_index(b, index[i], to->dim[i]);
+    for (int i = 0; i < to->ndim; i++) safe[i] = clamp_index(b, index[i], to->dim[i]);
     lower_unflatten(b->k, type_of(b, n->in[0]), lower_offset(b->k, to, safe), at);
     return lower_body_value(b, n->in[0], at);
 }
 
-static LoopVal emit_pad(LowerBody *b, const Node *n, const LoopIdx *index)
-{
+static LoopVal emit_pad(LowerBody *b, const Node *n, const LoopIdx *index) {
     const TypeInfo *from = type_of(b, n->in[0]);
     const Attr *low = node_attr(n, ATTR_low);
     LoopIdx at[NDIM_MAX];
@@ -339,16 +302,14 @@ static LoopVal emit_pad(LowerBody *b, const Node *n, const LoopIdx *index)
     b->memo->guard = both(b, outer, inside);
     LoopVal v = lower_body_value(b, n->in[0], at);
     b->memo->guard = outer;
-    if (!inside.id)
-        return v;
+    if (!inside.id) return v;
     int before = loop_seek(b->k, 0);
     LoopVal filler = loop_const(b->k, from->dtype, node_float(n, ATTR_value, 0));
     loop_seek(b->k, before);
     return choose(b, inside, v, filler);
 }
 
-static LoopVal emit_concat(LowerBody *b, const Node *n, const LoopIdx *index)
-{
+static LoopVal emit_concat(LowerBody *b, const Node *n, const LoopIdx *index) {
     int64_t axis = node_int(n, ATTR_axis, 0);
     int ndim = type_of(b, n->out)->ndim;
     LoopIdx at[NDIM_MAX];
@@ -361,8 +322,7 @@ static LoopVal emit_concat(LowerBody *b, const Node *n, const LoopIdx *index)
         int64_t begin = end - size;
         bool met = size > 0 && info->high >= begin && info->low < end;
         end = begin;
-        if (!met)
-            continue;
+        if (!met) continue;
         at[axis] = loop_idx_plus(b->k, index[axis], -begin);
         LoopVal inside = in_range(b, at[axis], 0, size);
         b->memo->guard = both(b, outer, inside);
@@ -381,26 +341,19 @@ static EmitFn *const emit_movement[OP_count] = {
     [OP_copy] = emit_copy,       [OP_const] = emit_const,         [OP_iota] = emit_iota,
 };
 
-static EmitFn *emitter(Op op)
-{
+static EmitFn *emitter(Op op) {
     switch (op_kind(op)) {
-    case KIND_elementwise:
-        return emit_elementwise;
-    case KIND_random:
-        return emit_random;
-    default:
-        return emit_movement[op];
+    case KIND_elementwise: return emit_elementwise;
+    case KIND_random: return emit_random;
+    default: return emit_movement[op];
     }
 }
 
-LoopVal lower_body_value(LowerBody *b, Val v, const LoopIdx *index)
-{
-    if (b->bind[v.id].value.id)
-        return b->bind[v.id].value;
+LoopVal lower_body_value(LowerBody *b, Val v, const LoopIdx *index) {
+    if (b->bind[v.id].value.id) return b->bind[v.id].value;
     int ndim = type_of(b, v)->ndim;
     LoopVal value = memo_find(b, v, ndim, index);
-    if (value.id)
-        return value;
+    if (value.id) return value;
     const Node *n = val_node(b->body, v);
     if (b->bind[v.id].buf.id)
         value = load_bound(b, v, index);
@@ -408,24 +361,22 @@ LoopVal lower_body_value(LowerBody *b, Val v, const LoopIdx *index)
         value = load_input(b, lower_body_input(b, v), lower_offset(b->k, type_of(b, v), index));
     else {
         EmitFn *emit = emitter(n->op);
-        if (!emit)
-            loop_broken(__FILE__, __LINE__, op_name(n->op));
+        if (!emit) loop_broken(__FILE__, __LINE__, op_name(n->op));
         value = emit(b, n, index);
     }
     memo_add(b, v, ndim, index, value);
     return value;
 }
 
-void lower_body_store(LowerBody *b, int i, const LoopIdx *index)
-{
+void lower_body_store(LowerBody *b, int i, const LoopIdx *index) {
     LoopVal v = lower_body_value(b, b->body->out[i], index);
     loop_store(b->k, b->out[i], lower_offset(b->k, type_of(b, b->body->out[i]), index), v);
 }
 
-void lower_body_store_all(LowerBody *b, const LoopIdx *index)
-{
+void lower_body_store_all(LowerBody *b, const LoopIdx *index) {
     LoopVal *v = ARENA_ARRAY(b->ctx->arena, LoopVal, b->body->nout);
-    for (int i = 0; i < b->body->nout; i++) // all loads before any store: results may lie on operands
+    for (int i = 0; i < b->body->nout;
+         i++) // all loads before any store: results may lie on operands
         v[i] = lower_body_value(b, b->body->out[i], index);
     for (int i = 0; i < b->body->nout; i++)
         loop_store(b->k, b->out[i], lower_offset(b->k, type_of(b, b->body->out[i]), index), v[i]);

@@ -1,9 +1,9 @@
 /* lower_columns.c - reductions whose innermost axis is kept: columns are summed.
  *
  * A tile of neighbouring columns is kept in a private array and the reduced places are added to it
- * one after another, a fixed block of them at a time; block sums are added in order. With few columns
- * and many places the blocks are computed in parallel into the workspace and added in a second nest,
- * in the same order.
+ * one after another, a fixed block of them at a time; block sums are added in order. With few
+ * columns and many places the blocks are computed in parallel into the workspace and added in a
+ * second nest, in the same order.
  */
 #include "codegen/lower_reduce.h"
 
@@ -12,8 +12,7 @@ typedef struct Tile {
     LoopBuf *acc;         /* per reduction, indexed by column - begin */
 } Tile;
 
-static LoopIdx open_columns(const Reduce *r, const Tile *t, LoopIdx *in_tile)
-{
+static LoopIdx open_columns(const Reduce *r, const Tile *t, LoopIdx *in_tile) {
     LoopAxis j = loop_open_range(r->k, LOOP_vector, r->split.run, t->begin, t->bound);
     LoopIdx at = loop_idx_axis(r->k, j);
     *in_tile = t->begin.id ? loop_idx_add(r->k, at, loop_idx_scale(r->k, t->begin, -1)) : at;
@@ -21,8 +20,7 @@ static LoopIdx open_columns(const Reduce *r, const Tile *t, LoopIdx *in_tile)
 }
 
 /* A tile of columns over the whole run, or number `tile`. */
-static Tile tile_new(const Reduce *r, LoopIdx tile)
-{
+static Tile tile_new(const Reduce *r, LoopIdx tile) {
     Tile t = {0};
     if (r->split.tile < r->split.run) {
         t.begin = loop_idx_scale(r->k, tile, r->split.tile);
@@ -32,25 +30,20 @@ static Tile tile_new(const Reduce *r, LoopIdx tile)
     return t;
 }
 
-static void declare(const Reduce *r, LoopBuf *buf, const char *name)
-{
+static void declare(const Reduce *r, LoopBuf *buf, const char *name) {
     for (int i = 0; i < r->n; i++)
         buf[i] = loop_local(r->k, name, reduce_dtype(r, r->red[i]), r->split.tile);
 }
 
-static void clear(const Reduce *r, const LoopBuf *buf)
-{
-    for (int i = 0; i < r->n; i++)
-        reduce_clear(r, r->red[i], buf[i], r->split.tile);
+static void clear(const Reduce *r, const LoopBuf *buf) {
+    for (int i = 0; i < r->n; i++) reduce_clear(r, r->red[i], buf[i], r->split.tile);
 }
 
 /* Adds the places of item number `item` to the tile. */
-static void sum_item(Reduce *r, const Tile *t, LoopIdx item)
-{
+static void sum_item(Reduce *r, const Tile *t, LoopIdx item) {
     LoopKernel *k = r->k;
     int64_t places = 1;
-    for (int i = 0; i < r->split.reduced.n; i++)
-        places *= r->split.reduced.dim[i];
+    for (int i = 0; i < r->split.reduced.n; i++) places *= r->split.reduced.dim[i];
     LoopIdx begin = {0}, bound = LOOP_NO_BOUND;
     if (r->split.items > 1) {
         begin = loop_idx_scale(k, item, r->split.block);
@@ -70,8 +63,7 @@ static void sum_item(Reduce *r, const Tile *t, LoopIdx item)
 }
 
 /* Stores the results of the tile's columns. */
-static void finish(Reduce *r, const Tile *t, const LoopBuf *sum)
-{
+static void finish(Reduce *r, const Tile *t, const LoopBuf *sum) {
     LoopIdx in_tile, index[NDIM_MAX], column = open_columns(r, t, &in_tile);
     LoopIdx flat = loop_idx_add(r->k, loop_idx_scale(r->k, r->kept_flat, r->split.run), column);
     for (int i = 0; i < r->n; i++)
@@ -82,8 +74,7 @@ static void finish(Reduce *r, const Tile *t, const LoopBuf *sum)
 }
 
 /* acc of the tile combined into sum. */
-static void add_tile(Reduce *r, const Tile *t, const LoopBuf *sum)
-{
+static void add_tile(Reduce *r, const Tile *t, const LoopBuf *sum) {
     LoopIdx in_tile;
     open_columns(r, t, &in_tile);
     for (int i = 0; i < r->n; i++) {
@@ -93,24 +84,18 @@ static void add_tile(Reduce *r, const Tile *t, const LoopBuf *sum)
     loop_close(r->k);
 }
 
-static void open_kept(Reduce *r, LoopIdx kept)
-{
+static void open_kept(Reduce *r, LoopIdx kept) {
     r->kept_flat = kept;
     r->kept_at = reduce_place(r, &r->split.kept, kept);
 }
 
-static int64_t kept_rows(const Reduce *r)
-{
-    return r->split.results / r->split.run;
-}
+static int64_t kept_rows(const Reduce *r) { return r->split.results / r->split.run; }
 
-static int64_t tile_count(const Reduce *r)
-{
+static int64_t tile_count(const Reduce *r) {
     return (r->split.run + r->split.tile - 1) / r->split.tile;
 }
 
-static void columns_whole(Reduce *r)
-{
+static void columns_whole(Reduce *r) {
     LoopKernel *k = r->k;
     int64_t grid[2] = {kept_rows(r), tile_count(r)};
     LoopIdx at[2];
@@ -120,8 +105,7 @@ static void columns_whole(Reduce *r)
     declare(r, t.acc, "acc");
     if (r->split.items <= 1) {
         clear(r, t.acc);
-        if (r->split.items == 1)
-            sum_item(r, &t, loop_idx(k, 0));
+        if (r->split.items == 1) sum_item(r, &t, loop_idx(k, 0));
         finish(r, &t, t.acc);
     } else {
         LoopBuf *sum = ARENA_ARRAY(r->b->ctx->arena, LoopBuf, r->n);
@@ -138,15 +122,13 @@ static void columns_whole(Reduce *r)
 }
 
 /* Offset in the workspace of column 0 of (reduction, item, row of results). */
-static LoopIdx work_at(const Reduce *r, int reduction, LoopIdx item)
-{
+static LoopIdx work_at(const Reduce *r, int reduction, LoopIdx item) {
     LoopIdx at = loop_idx_scale(r->k, item, r->split.results);
     at = loop_idx_add(r->k, at, loop_idx_scale(r->k, r->kept_flat, r->split.run));
     return loop_idx_plus(r->k, at, reduction * r->split.items * r->split.results);
 }
 
-static void columns_first_stage(Reduce *r)
-{
+static void columns_first_stage(Reduce *r) {
     LoopKernel *k = r->k;
     int64_t grid[3] = {r->split.items, kept_rows(r), tile_count(r)};
     LoopIdx at[3], in_tile;
@@ -163,8 +145,7 @@ static void columns_first_stage(Reduce *r)
     lower_space_close(k, 0);
 }
 
-static void columns_second_stage(Reduce *r)
-{
+static void columns_second_stage(Reduce *r) {
     LoopKernel *k = r->k;
     int64_t grid[2] = {kept_rows(r), tile_count(r)};
     LoopIdx at[2], in_tile;
@@ -186,8 +167,7 @@ static void columns_second_stage(Reduce *r)
     lower_space_close(k, 0);
 }
 
-void lower_columns(Reduce *r)
-{
+void lower_columns(Reduce *r) {
     if (!r->split.apart) {
         columns_whole(r);
         return;

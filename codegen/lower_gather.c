@@ -1,7 +1,7 @@
 /* lower_gather.c - rows taken from a table, and the table's gradient.
  *
- * gather reads row index[i] for result row i; an index outside the table gives NaN and reads nothing.
- * gather_dw counts the indices of every row and lists them, in order, in the workspace
+ * gather reads row index[i] for result row i; an index outside the table gives NaN and reads
+ * nothing. gather_dw counts the indices of every row and lists them, in order, in the workspace
  * (i32: first [V + 2], list [I]); each row of the result then adds its own list, in index order, so
  * no two threads meet and no order depends on them. Indices outside the table add nothing.
  */
@@ -16,8 +16,7 @@ typedef struct Gather {
     int64_t rows, indices, width; /* V, I, elements of a row */
 } Gather;
 
-static Gather gather_new(LowerContext *ctx, const Graph *g, const Node *kernel, Op op, int index)
-{
+static Gather gather_new(LowerContext *ctx, const Graph *g, const Node *kernel, Op op, int index) {
     Gather t = {.b = lower_body_new(ctx, g, kernel)};
     const TypeTable *types = t.b->body->mod->types;
     t.k = t.b->k;
@@ -32,20 +31,19 @@ static Gather gather_new(LowerContext *ctx, const Graph *g, const Node *kernel, 
 }
 
 /* Which row index number `i` names, in range; *good says whether it is in the table at all. */
-static LoopIdx row_of(Gather *t, LoopBuf index, LoopIdx i, LoopVal *good)
-{
+static LoopIdx row_of(Gather *t, LoopBuf index, LoopIdx i, LoopVal *good) {
     LoopVal v = loop_load(t->k, index, i);
     LoopVal low[2] = {v, loop_const(t->k, DT_i32, 0)};
     LoopVal high[2] = {v, loop_const(t->k, DT_i32, (double)t->rows)};
     *good = loop_op2(t->k, OP_and, loop_op(t->k, OP_ge, DT_bool, 2, low),
                      loop_op(t->k, OP_lt, DT_bool, 2, high));
     LoopVal safe[3] = {*good, v, loop_const(t->k, DT_i32, 0)};
-    return loop_idx_val(t->k, loop_op(t->k, OP_select, DT_i32, 3, safe), 0, t->rows ? t->rows - 1 : 0);
+    return loop_idx_val(t->k, loop_op(t->k, OP_select, DT_i32, 3, safe), 0,
+                        t->rows ? t->rows - 1 : 0);
 }
 
 /* The open element of the anchor's result, from its row and column; stores all results there. */
-static void store_at(Gather *t, LoopIdx row, LoopIdx column, LoopVal v)
-{
+static void store_at(Gather *t, LoopIdx row, LoopIdx column, LoopVal v) {
     LoopIdx index[NDIM_MAX];
     LoopIdx flat = loop_idx_add(t->k, loop_idx_scale(t->k, row, t->width), column);
     lower_body_bind(t->b, t->node->out, v);
@@ -53,17 +51,15 @@ static void store_at(Gather *t, LoopIdx row, LoopIdx column, LoopVal v)
     lower_body_store_all(t->b, index);
 }
 
-static LoopIdx open_axis(Gather *t, LoopAxisKind kind, int64_t extent)
-{
+static LoopIdx open_axis(Gather *t, LoopAxisKind kind, int64_t extent) {
     return loop_idx_axis(t->k, loop_open(t->k, kind, extent, LOOP_NO_BOUND));
 }
 
-LoopKernel *lower_gather(LowerContext *ctx, const Graph *g, const Node *kernel)
-{
+LoopKernel *lower_gather(LowerContext *ctx, const Graph *g, const Node *kernel) {
     Gather t = gather_new(ctx, g, kernel, OP_gather, 1);
-    LoopBuf table = lower_body_input(t.b, t.node->in[0]), index = lower_body_input(t.b, t.node->in[1]);
-    if (t.indices * t.width == 0)
-        return t.k;
+    LoopBuf table = lower_body_input(t.b, t.node->in[0]),
+            index = lower_body_input(t.b, t.node->in[1]);
+    if (t.indices * t.width == 0) return t.k;
     LoopVal good;
     LoopIdx i = open_axis(&t, t.width == 1 ? LOOP_vector : LOOP_grid, t.indices);
     LoopIdx row = row_of(&t, index, i, &good);
@@ -78,16 +74,14 @@ LoopKernel *lower_gather(LowerContext *ctx, const Graph *g, const Node *kernel)
 
 /* --- gradient --- */
 
-static LoopIdx one_more(Gather *t, LoopBuf work, LoopIdx at, int64_t range)
-{
+static LoopIdx one_more(Gather *t, LoopBuf work, LoopIdx at, int64_t range) {
     LoopVal was = loop_load(t->k, work, at);
     loop_store(t->k, work, at, loop_op2(t->k, OP_add, was, loop_const(t->k, DT_i32, 1)));
     return loop_idx_val(t->k, was, 0, range);
 }
 
 /* work[v + 1] becomes the end of row v's list and work[v] its begin; the lists follow. */
-static void list_rows(Gather *t, LoopBuf index, LoopBuf work)
-{
+static void list_rows(Gather *t, LoopBuf index, LoopBuf work) {
     LoopKernel *k = t->k;
     LoopVal good;
     LoopIdx z = open_axis(t, LOOP_vector, t->rows + 2);
@@ -100,7 +94,8 @@ static void list_rows(Gather *t, LoopBuf index, LoopBuf work)
     loop_close(k);
     loop_close(k);
     LoopIdx v = open_axis(t, LOOP_serial, t->rows);
-    LoopVal a = loop_load(k, work, loop_idx_plus(k, v, 1)), b = loop_load(k, work, loop_idx_plus(k, v, 2));
+    LoopVal a = loop_load(k, work, loop_idx_plus(k, v, 1)),
+            b = loop_load(k, work, loop_idx_plus(k, v, 2));
     loop_store(k, work, loop_idx_plus(k, v, 2), loop_op2(k, OP_add, a, b));
     loop_close(k);
     i = open_axis(t, LOOP_serial, t->indices);
@@ -112,15 +107,13 @@ static void list_rows(Gather *t, LoopBuf index, LoopBuf work)
     loop_close(k);
 }
 
-LoopKernel *lower_gather_dw(LowerContext *ctx, const Graph *g, const Node *kernel)
-{
+LoopKernel *lower_gather_dw(LowerContext *ctx, const Graph *g, const Node *kernel) {
     enum { TILE = 1024 };
     Gather t = gather_new(ctx, g, kernel, OP_gather_dw, 0);
     LoopKernel *k = t.k;
     LoopBuf index = lower_body_input(t.b, t.node->in[0]), dy = lower_body_input(t.b, t.node->in[1]);
     LoopBuf work = t.b->workspace;
-    if (t.rows * t.width == 0)
-        return k;
+    if (t.rows * t.width == 0) return k;
     k->buf.data[work.id].dtype = DT_i32;
     list_rows(&t, index, work);
     int64_t tile = t.width < TILE ? t.width : TILE, grid[2] = {t.rows, (t.width + tile - 1) / tile};

@@ -10,13 +10,13 @@ typedef struct Reduce {
     LowerBody *b;
     LoopKernel *k;
     ReduceSplit split;
-    const TypeInfo *domain;  /* of every reduction's operand */
+    const TypeInfo *domain; /* of every reduction's operand */
     const TypeInfo *result;
-    int n;                   /* reductions */
+    int n; /* reductions */
     const Node **red;
-    int *level;              /* by value id: how many reductions deep */
-    LoopIdx kept_at;         /* offset of the open kept groups in the domain */
-    LoopIdx kept_flat;       /* the same, numbered: place among the results (inner) or rows of them */
+    int *level;        /* by value id: how many reductions deep */
+    LoopIdx kept_at;   /* offset of the open kept groups in the domain */
+    LoopIdx kept_flat; /* the same, numbered: place among the results (inner) or rows of them */
 } Reduce;
 
 /* What a reduction starts with. */

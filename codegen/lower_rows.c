@@ -1,10 +1,10 @@
 /* lower_rows.c - reductions whose innermost axis is reduced: rows.
  *
- * One grid iteration makes one result (one row when only trailing axes are reduced): a loop over the
- * row for each depth of dependent reductions, then one that stores results of the domain's shape.
- * Values that are dear to compute and needed in several of these loops wait in a private buffer when
- * the row is short enough. With few results and long runs the items are computed in parallel into the
- * workspace and put together in a second nest, in the same order.
+ * One grid iteration makes one result (one row when only trailing axes are reduced): a loop over
+ * the row for each depth of dependent reductions, then one that stores results of the domain's
+ * shape. Values that are dear to compute and needed in several of these loops wait in a private
+ * buffer when the row is short enough. With few results and long runs the items are computed in
+ * parallel into the workspace and put together in a second nest, in the same order.
  */
 #include "codegen/lower_reduce.h"
 
@@ -21,7 +21,7 @@ typedef struct Kept {
 
 typedef struct Row {
     Reduce *r;
-    int loop;         /* 1 .. levels: reductions of that level; levels + 1: results */
+    int loop; /* 1 .. levels: reductions of that level; levels + 1: results */
     int levels;
     LoopIdx outer_at; /* offset of the reduced groups but the run */
     Kept *kept;
@@ -30,42 +30,33 @@ typedef struct Row {
 
 /* --- what to keep --- */
 
-static bool is_dear(const Node *n)
-{
+static bool is_dear(const Node *n) {
     static const char *const word[] = {"EXP", "LOG", "TANH", "ERF", "POW", "SIN", "COS"};
     const char *expr = op_expr(n->op);
     for (size_t i = 0; expr && i < sizeof word / sizeof word[0]; i++)
-        if (strstr(expr, word[i]))
-            return true;
+        if (strstr(expr, word[i])) return true;
     return op_kind(n->op) == KIND_random;
 }
 
 /* Counts in uses[] the values that are computed for v, each once a loop (seen[] = loop). */
-static void mark_needed(const Graph *g, Val v, int loop, int *seen, int *first, int *uses)
-{
+static void mark_needed(const Graph *g, Val v, int loop, int *seen, int *first, int *uses) {
     const Node *n = val_node(g, v);
-    if (!n || op_kind(n->op) == KIND_reduce || seen[v.id] == loop)
-        return;
+    if (!n || op_kind(n->op) == KIND_reduce || seen[v.id] == loop) return;
     seen[v.id] = loop;
-    if (uses[v.id]++ == 0)
-        first[v.id] = loop;
-    for (int i = 0; i < n->nin; i++)
-        mark_needed(g, n->in[i], loop, seen, first, uses);
+    if (uses[v.id]++ == 0) first[v.id] = loop;
+    for (int i = 0; i < n->nin; i++) mark_needed(g, n->in[i], loop, seen, first, uses);
 }
 
-static bool same_shape(const TypeInfo *a, const TypeInfo *b)
-{
+static bool same_shape(const TypeInfo *a, const TypeInfo *b) {
     return a->ndim == b->ndim && memcmp(a->dim, b->dim, (size_t)a->ndim * sizeof a->dim[0]) == 0;
 }
 
-static bool is_domain_result(const Reduce *r, int i)
-{
+static bool is_domain_result(const Reduce *r, int i) {
     const TypeInfo *t = val_info(r->b->body, r->b->body->out[i]);
     return !same_shape(t, r->result) && same_shape(t, r->domain);
 }
 
-static void choose_kept(Row *w)
-{
+static void choose_kept(Row *w) {
     const Reduce *r = w->r;
     const Graph *g = r->b->body;
     Arena *arena = r->b->ctx->arena;
@@ -76,8 +67,7 @@ static void choose_kept(Row *w)
             if (r->level[r->red[i]->out.id] == loop)
                 mark_needed(g, r->red[i]->in[0], loop, seen, first, uses);
     for (int i = 0; i < g->nout; i++)
-        if (is_domain_result(r, i))
-            mark_needed(g, g->out[i], w->levels + 1, seen, first, uses);
+        if (is_domain_result(r, i)) mark_needed(g, g->out[i], w->levels + 1, seen, first, uses);
     w->kept = ARENA_ARRAY(arena, Kept, g->nnode);
     for (int i = 0; i < g->nnode; i++) {
         const Node *n = g->node[i];
@@ -91,16 +81,14 @@ static void choose_kept(Row *w)
 }
 
 /* Values kept by this loop are read from their buffers from now on. */
-static void bind_kept(Row *w)
-{
+static void bind_kept(Row *w) {
     for (int i = 0; i < w->nkept; i++)
         if (w->kept[i].loop == w->loop)
             lower_body_bind_buf(w->r->b, w->kept[i].v, w->kept[i].buf,
                                 loop_idx_scale(w->r->k, w->r->kept_at, -1));
 }
 
-static void store_kept(Row *w, LoopIdx at, const LoopIdx *index)
-{
+static void store_kept(Row *w, LoopIdx at, const LoopIdx *index) {
     for (int i = 0; i < w->nkept; i++)
         if (w->kept[i].loop == w->loop)
             loop_store(w->r->k, w->kept[i].buf, at, lower_body_value(w->r->b, w->kept[i].v, index));
@@ -109,8 +97,7 @@ static void store_kept(Row *w, LoopIdx at, const LoopIdx *index)
 /* --- one item --- */
 
 /* The values that the reductions of this loop take in, at place `at` of the run. */
-static void operands(Row *w, LoopIdx at, LoopVal *v)
-{
+static void operands(Row *w, LoopIdx at, LoopVal *v) {
     Reduce *r = w->r;
     LoopIdx index[NDIM_MAX];
     LoopIdx place = loop_idx_add(r->k, loop_idx_add(r->k, r->kept_at, w->outer_at), at);
@@ -121,16 +108,14 @@ static void operands(Row *w, LoopIdx at, LoopVal *v)
     store_kept(w, at, index);
 }
 
-static void declare(Row *w, LoopBuf *buf, const char *name, int64_t n)
-{
+static void declare(Row *w, LoopBuf *buf, const char *name, int64_t n) {
     for (int i = 0; i < w->r->n; i++)
         if (w->r->level[w->r->red[i]->out.id] == w->loop)
             buf[i] = loop_local(w->r->k, name, reduce_dtype(w->r, w->r->red[i]), n);
 }
 
 /* Lanes [0, n) of part take in the places from `at` on. */
-static void add_lanes(Row *w, LoopIdx at, int64_t n, const LoopBuf *part, LoopVal *v)
-{
+static void add_lanes(Row *w, LoopIdx at, int64_t n, const LoopBuf *part, LoopVal *v) {
     Reduce *r = w->r;
     LoopIdx l = loop_idx_axis(r->k, loop_open(r->k, LOOP_vector, n, LOOP_NO_BOUND));
     operands(w, loop_idx_add(r->k, at, l), v);
@@ -141,28 +126,23 @@ static void add_lanes(Row *w, LoopIdx at, int64_t n, const LoopBuf *part, LoopVa
     loop_close(r->k);
 }
 
-static void long_item(Row *w, LoopIdx begin, int64_t n, int lanes, LoopVal *v)
-{
+static void long_item(Row *w, LoopIdx begin, int64_t n, int lanes, LoopVal *v) {
     Reduce *r = w->r;
     LoopKernel *k = r->k;
     LoopBuf *part = ARENA_ARRAY(r->b->ctx->arena, LoopBuf, r->n);
     declare(w, part, "part", lanes);
     for (int i = 0; i < r->n; i++)
-        if (part[i].id)
-            reduce_clear(r, r->red[i], part[i], lanes);
+        if (part[i].id) reduce_clear(r, r->red[i], part[i], lanes);
     LoopIdx group = loop_idx_axis(k, loop_open(k, LOOP_reduce, n / lanes, LOOP_NO_BOUND));
     add_lanes(w, loop_idx_add(k, begin, loop_idx_scale(k, group, lanes)), lanes, part, v);
     loop_close(k);
-    if (n % lanes)
-        add_lanes(w, loop_idx_plus(k, begin, n - n % lanes), n % lanes, part, v);
+    if (n % lanes) add_lanes(w, loop_idx_plus(k, begin, n - n % lanes), n % lanes, part, v);
     for (int i = 0; i < r->n; i++)
-        if (part[i].id)
-            v[i] = reduce_halve(r, r->red[i], part[i], lanes);
+        if (part[i].id) v[i] = reduce_halve(r, r->red[i], part[i], lanes);
 }
 
 /* Few elements: computed side by side, added one after another. */
-static void short_item(Row *w, LoopIdx begin, int64_t n, LoopVal *v)
-{
+static void short_item(Row *w, LoopIdx begin, int64_t n, LoopVal *v) {
     Reduce *r = w->r;
     LoopKernel *k = r->k;
     LoopBuf *item = ARENA_ARRAY(r->b->ctx->arena, LoopBuf, r->n);
@@ -170,15 +150,14 @@ static void short_item(Row *w, LoopIdx begin, int64_t n, LoopVal *v)
     LoopIdx l = loop_idx_axis(k, loop_open(k, LOOP_vector, n, LOOP_NO_BOUND));
     operands(w, loop_idx_add(k, begin, l), v);
     for (int i = 0; i < r->n; i++)
-        if (item[i].id)
-            loop_store(k, item[i], l, v[i]);
+        if (item[i].id) loop_store(k, item[i], l, v[i]);
     loop_close(k);
     for (int i = 0; i < r->n; i++) {
-        if (!item[i].id)
-            continue;
+        if (!item[i].id) continue;
         LoopIdx zero = loop_idx(k, 0);
         LoopBuf acc = loop_reg(k, "acc", reduce_dtype(r, r->red[i]), 1, 1);
-        loop_store(k, acc, zero, loop_const(k, reduce_dtype(r, r->red[i]), reduce_first(r, r->red[i])));
+        loop_store(k, acc, zero,
+                   loop_const(k, reduce_dtype(r, r->red[i]), reduce_first(r, r->red[i])));
         LoopIdx j = loop_idx_axis(k, loop_open(k, LOOP_reduce, n, LOOP_NO_BOUND));
         LoopVal x = loop_load(k, item[i], j);
         loop_store(k, acc, zero, reduce_combine(r, r->red[i], loop_load(k, acc, zero), x));
@@ -187,8 +166,7 @@ static void short_item(Row *w, LoopIdx begin, int64_t n, LoopVal *v)
     }
 }
 
-static void sum_item(Row *w, LoopIdx begin, int64_t n, LoopVal *v)
-{
+static void sum_item(Row *w, LoopIdx begin, int64_t n, LoopVal *v) {
     int lanes = split_lanes(n);
     if (lanes > 1)
         long_item(w, begin, n, lanes, v);
@@ -199,8 +177,8 @@ static void sum_item(Row *w, LoopIdx begin, int64_t n, LoopVal *v)
 /* --- one result --- */
 
 /* Item number `item` into lane item % item_lanes. */
-static void add_item(Row *w, LoopIdx item, LoopIdx begin, int64_t n, const LoopBuf *all, LoopVal *v)
-{
+static void add_item(Row *w, LoopIdx item, LoopIdx begin, int64_t n, const LoopBuf *all,
+                     LoopVal *v) {
     Reduce *r = w->r;
     sum_item(w, begin, n, v);
     LoopIdx lane = loop_idx_mod(r->k, item, r->split.item_lanes);
@@ -210,16 +188,13 @@ static void add_item(Row *w, LoopIdx item, LoopIdx begin, int64_t n, const LoopB
                        reduce_combine(r, r->red[i], loop_load(r->k, all[i], lane), v[i]));
 }
 
-static int64_t outer_places(const Reduce *r)
-{
+static int64_t outer_places(const Reduce *r) {
     int64_t n = 1;
-    for (int i = 0; i < r->split.reduced.n; i++)
-        n *= r->split.reduced.dim[i];
+    for (int i = 0; i < r->split.reduced.n; i++) n *= r->split.reduced.dim[i];
     return n;
 }
 
-static void sum_items(Row *w, LoopVal *v)
-{
+static void sum_items(Row *w, LoopVal *v) {
     Reduce *r = w->r;
     LoopKernel *k = r->k;
     const ReduceSplit *s = &r->split;
@@ -227,14 +202,14 @@ static void sum_items(Row *w, LoopVal *v)
     LoopBuf *all = ARENA_ARRAY(r->b->ctx->arena, LoopBuf, r->n);
     declare(w, all, "all", s->item_lanes);
     for (int i = 0; i < r->n; i++)
-        if (all[i].id)
-            reduce_clear(r, r->red[i], all[i], s->item_lanes);
+        if (all[i].id) reduce_clear(r, r->red[i], all[i], s->item_lanes);
     LoopIdx outer = loop_idx_axis(k, loop_open(k, LOOP_reduce, outer_places(r), LOOP_NO_BOUND));
     w->outer_at = reduce_place(r, &s->reduced, outer);
     LoopIdx first = loop_idx_scale(k, outer, s->blocks);
     if (full > 0) {
         LoopIdx block = loop_idx_axis(k, loop_open(k, LOOP_reduce, full, LOOP_NO_BOUND));
-        add_item(w, loop_idx_add(k, first, block), loop_idx_scale(k, block, s->block), s->block, all, v);
+        add_item(w, loop_idx_add(k, first, block), loop_idx_scale(k, block, s->block), s->block,
+                 all, v);
         loop_close(k);
     }
     if (rest > 0)
@@ -242,12 +217,10 @@ static void sum_items(Row *w, LoopVal *v)
     loop_close(k);
     w->outer_at = loop_idx(k, 0);
     for (int i = 0; i < r->n; i++)
-        if (all[i].id)
-            v[i] = reduce_halve(r, r->red[i], all[i], s->item_lanes);
+        if (all[i].id) v[i] = reduce_halve(r, r->red[i], all[i], s->item_lanes);
 }
 
-static void reduce_level(Row *w)
-{
+static void reduce_level(Row *w) {
     Reduce *r = w->r;
     LoopVal *v = ARENA_ARRAY(r->b->ctx->arena, LoopVal, r->n);
     if (r->split.items == 1)
@@ -255,8 +228,7 @@ static void reduce_level(Row *w)
     else if (r->split.items > 1)
         sum_items(w, v);
     for (int i = 0; i < r->n; i++) {
-        if (r->level[r->red[i]->out.id] != w->loop)
-            continue;
+        if (r->level[r->red[i]->out.id] != w->loop) continue;
         if (r->split.items == 0)
             v[i] = loop_const(r->k, reduce_dtype(r, r->red[i]), reduce_first(r, r->red[i]));
         lower_body_bind(r->b, r->red[i]->out, v[i]);
@@ -266,67 +238,56 @@ static void reduce_level(Row *w)
 
 /* Results of the domain's shape, then those of the kept shape: what lies on an operand is written
  * after everything that reads it. */
-static void store_results(Row *w)
-{
+static void store_results(Row *w) {
     Reduce *r = w->r;
     const Graph *g = r->b->body;
     LoopVal *v = ARENA_ARRAY(r->b->ctx->arena, LoopVal, g->nout);
     LoopIdx index[NDIM_MAX];
     bool any = false;
-    for (int i = 0; i < g->nout; i++)
-        any |= is_domain_result(r, i);
+    for (int i = 0; i < g->nout; i++) any |= is_domain_result(r, i);
     if (any && r->split.run > 0) {
         LoopIdx j = loop_idx_axis(r->k, loop_open(r->k, LOOP_vector, r->split.run, LOOP_NO_BOUND));
         LoopIdx at = loop_idx_add(r->k, r->kept_at, j);
         reduce_domain_index(r, at, index);
         for (int i = 0; i < g->nout; i++)
-            if (is_domain_result(r, i))
-                v[i] = lower_body_value(r->b, g->out[i], index);
+            if (is_domain_result(r, i)) v[i] = lower_body_value(r->b, g->out[i], index);
         for (int i = 0; i < g->nout; i++)
-            if (is_domain_result(r, i))
-                loop_store(r->k, r->b->out[i], at, v[i]);
+            if (is_domain_result(r, i)) loop_store(r->k, r->b->out[i], at, v[i]);
         loop_close(r->k);
     }
     reduce_result_index(r, r->kept_flat, index);
     for (int i = 0; i < g->nout; i++)
-        if (!is_domain_result(r, i))
-            v[i] = lower_body_value(r->b, g->out[i], index);
+        if (!is_domain_result(r, i)) v[i] = lower_body_value(r->b, g->out[i], index);
     for (int i = 0; i < g->nout; i++)
-        if (!is_domain_result(r, i))
-            loop_store(r->k, r->b->out[i], r->kept_flat, v[i]);
+        if (!is_domain_result(r, i)) loop_store(r->k, r->b->out[i], r->kept_flat, v[i]);
 }
 
-static void open_results(Reduce *r)
-{
+static void open_results(Reduce *r) {
     lower_open_grid(r->k, 1, &r->split.results, &r->kept_flat);
     r->kept_at = reduce_place(r, &r->split.kept, r->kept_flat);
 }
 
-static void rows_whole(Reduce *r)
-{
+static void rows_whole(Reduce *r) {
     Row w = {.r = r};
     for (int i = 0; i < r->n; i++)
         w.levels = r->level[r->red[i]->out.id] > w.levels ? r->level[r->red[i]->out.id] : w.levels;
     open_results(r);
     w.outer_at = loop_idx(r->k, 0);
     choose_kept(&w);
-    for (w.loop = 1; w.loop <= w.levels; w.loop++)
-        reduce_level(&w);
+    for (w.loop = 1; w.loop <= w.levels; w.loop++) reduce_level(&w);
     store_results(&w);
     loop_close(r->k);
 }
 
 /* --- two stages --- */
 
-static LoopIdx work_at(const Reduce *r, int reduction, LoopIdx item)
-{
+static LoopIdx work_at(const Reduce *r, int reduction, LoopIdx item) {
     LoopIdx at = loop_idx_add(r->k, item, loop_idx_scale(r->k, r->kept_flat, r->split.items));
     return loop_idx_plus(r->k, at, reduction * r->split.items * r->split.results);
 }
 
 /* Items of n places, `count` a run, from block `first_block` of each run on, into the workspace. */
-static void rows_first_stage(Reduce *r, int64_t first_block, int64_t count, int64_t n)
-{
+static void rows_first_stage(Reduce *r, int64_t first_block, int64_t count, int64_t n) {
     LoopKernel *k = r->k;
     int64_t grid[3] = {r->split.results, outer_places(r), count};
     LoopIdx at[3];
@@ -339,14 +300,12 @@ static void rows_first_stage(Reduce *r, int64_t first_block, int64_t count, int6
     LoopIdx block = loop_idx_plus(k, at[2], first_block);
     sum_item(&w, loop_idx_scale(k, block, r->split.block), n, v);
     LoopIdx item = loop_idx_add(k, loop_idx_scale(k, at[1], r->split.blocks), block);
-    for (int i = 0; i < r->n; i++)
-        loop_store(k, r->b->workspace, work_at(r, i, item), v[i]);
+    for (int i = 0; i < r->n; i++) loop_store(k, r->b->workspace, work_at(r, i, item), v[i]);
     loop_close(k);
 }
 
 /* Lanes [0, n) of buf take in the items from `item` on. */
-static void add_items(Reduce *r, int i, LoopBuf buf, LoopIdx item, int64_t n)
-{
+static void add_items(Reduce *r, int i, LoopBuf buf, LoopIdx item, int64_t n) {
     LoopKernel *k = r->k;
     LoopIdx l = loop_idx_axis(k, loop_open(k, LOOP_vector, n, LOOP_NO_BOUND));
     LoopVal x = loop_load(k, r->b->workspace, work_at(r, i, loop_idx_add(k, item, l)));
@@ -354,8 +313,7 @@ static void add_items(Reduce *r, int i, LoopBuf buf, LoopIdx item, int64_t n)
     loop_close(k);
 }
 
-static void rows_second_stage(Reduce *r)
-{
+static void rows_second_stage(Reduce *r) {
     LoopKernel *k = r->k;
     const ReduceSplit *s = &r->split;
     int64_t groups = s->items / s->item_lanes, rest = s->items % s->item_lanes;
@@ -367,25 +325,21 @@ static void rows_second_stage(Reduce *r)
         LoopIdx group = loop_idx_axis(k, loop_open(k, LOOP_reduce, groups, LOOP_NO_BOUND));
         add_items(r, i, all, loop_idx_scale(k, group, s->item_lanes), s->item_lanes);
         loop_close(k);
-        if (rest > 0)
-            add_items(r, i, all, loop_idx(k, groups * s->item_lanes), rest);
+        if (rest > 0) add_items(r, i, all, loop_idx(k, groups * s->item_lanes), rest);
         lower_body_bind(r->b, r->red[i]->out, reduce_halve(r, r->red[i], all, s->item_lanes));
     }
     store_results(&w);
     loop_close(k);
 }
 
-void lower_rows(Reduce *r)
-{
+void lower_rows(Reduce *r) {
     const ReduceSplit *s = &r->split;
     if (!s->apart) {
         rows_whole(r);
         return;
     }
     int64_t full = s->run / s->block, rest = s->run % s->block;
-    if (full > 0)
-        rows_first_stage(r, 0, full, s->block);
-    if (rest > 0)
-        rows_first_stage(r, full, 1, rest);
+    if (full > 0) rows_first_stage(r, 0, full, s->block);
+    if (rest > 0) rows_first_stage(r, full, 1, rest);
     rows_second_stage(r);
 }

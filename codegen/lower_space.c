@@ -7,30 +7,25 @@
  * axes join the grid until it has GRID_MIN iterations. */
 enum { VECTOR_BLOCK = 4096, GRID_MIN = 64 };
 
-static LowerSpace space_of(const TypeInfo *t)
-{
+static LowerSpace space_of(const TypeInfo *t) {
     LowerSpace s = {0};
     for (int i = 0; i < t->ndim; i++)
-        if (t->dim[i] != 1)
-            s.dim[s.n++] = t->dim[i];
-    if (s.n == 0)
-        s.dim[s.n++] = 1;
+        if (t->dim[i] != 1) s.dim[s.n++] = t->dim[i];
+    if (s.n == 0) s.dim[s.n++] = 1;
     return s;
 }
 
 /* The place in `type` of the element whose place in the space is at[]. */
 static void place_in(LoopKernel *k, const LowerSpace *s, const LoopIdx *at, const TypeInfo *type,
-                     LoopIdx *index)
-{
+                     LoopIdx *index) {
     TypeInfo as = {.ndim = s->n};
     memcpy(as.dim, s->dim, sizeof s->dim);
     lower_unflatten(k, type, lower_offset(k, &as, at), index);
 }
 
 /* Quotients in the addresses of a nest over this space. */
-static int64_t try_space(LowerContext *ctx, const Graph *g, const Node *kernel, const TypeInfo *type,
-                         const LowerSpace *s)
-{
+static int64_t try_space(LowerContext *ctx, const Graph *g, const Node *kernel,
+                         const TypeInfo *type, const LowerSpace *s) {
     LowerBody *b = lower_body_new(ctx, g, kernel);
     LoopIdx at[NDIM_MAX], index[NDIM_MAX];
     for (int i = 0; i < s->n; i++)
@@ -41,8 +36,7 @@ static int64_t try_space(LowerContext *ctx, const Graph *g, const Node *kernel, 
     return loop_count_quotients(b->k);
 }
 
-static LowerSpace merge_axes(const LowerSpace *s, int i)
-{
+static LowerSpace merge_axes(const LowerSpace *s, int i) {
     LowerSpace m = *s;
     m.dim[i] *= m.dim[i + 1];
     memmove(&m.dim[i + 1], &m.dim[i + 2], (size_t)(m.n - i - 2) * sizeof m.dim[0]);
@@ -51,25 +45,22 @@ static LowerSpace merge_axes(const LowerSpace *s, int i)
 }
 
 /* Merges neighbouring axes as long as no quotient is added; returns the quotients left. */
-static int64_t merge_all(LowerContext *ctx, const Graph *g, const Node *kernel, const TypeInfo *type,
-                         LowerSpace *s)
-{
+static int64_t merge_all(LowerContext *ctx, const Graph *g, const Node *kernel,
+                         const TypeInfo *type, LowerSpace *s) {
     int64_t cost = try_space(ctx, g, kernel, type, s);
     for (int i = s->n - 2; i >= 0; i--) {
         LowerSpace m = merge_axes(s, i);
-        if (try_space(ctx, g, kernel, type, &m) <= cost)
-            *s = m;
+        if (try_space(ctx, g, kernel, type, &m) <= cost) *s = m;
     }
     return cost;
 }
 
-LowerSpace lower_space_choose(LowerContext *ctx, const Graph *g, const Node *kernel, const TypeInfo *type)
-{
+LowerSpace lower_space_choose(LowerContext *ctx, const Graph *g, const Node *kernel,
+                              const TypeInfo *type) {
     const Graph *body = kernel->body;
     LowerSpace best = space_of(type);
     int64_t cost = merge_all(ctx, g, kernel, type, &best), elems = 1;
-    for (int i = 0; i < type->ndim; i++)
-        elems *= type->dim[i];
+    for (int i = 0; i < type->ndim; i++) elems *= type->dim[i];
     for (int i = 0; i < body->nnode && cost > 0; i++) {
         const Node *n = body->node[i];
         if (n->op != OP_reshape || type_elems(body->mod->types, val_type(body, n->out)) != elems)
@@ -87,8 +78,7 @@ LowerSpace lower_space_choose(LowerContext *ctx, const Graph *g, const Node *ker
     return best;
 }
 
-void lower_open_grid(LoopKernel *k, int n, const int64_t *dim, LoopIdx *index)
-{
+void lower_open_grid(LoopKernel *k, int n, const int64_t *dim, LoopIdx *index) {
     TypeInfo grid = {.ndim = n};
     int64_t extent = 1;
     for (int i = 0; i < n; i++) {
@@ -97,12 +87,10 @@ void lower_open_grid(LoopKernel *k, int n, const int64_t *dim, LoopIdx *index)
     }
     LoopIdx flat = loop_idx_axis(k, loop_open(k, LOOP_grid, extent, LOOP_NO_BOUND));
     lower_unflatten(k, &grid, flat, index);
-    for (int i = 0; i < n; i++)
-        index[i] = loop_let(k, index[i], dim[i]);
+    for (int i = 0; i < n; i++) index[i] = loop_let(k, index[i], dim[i]);
 }
 
-int lower_space_open(LoopKernel *k, const LowerSpace *space, const TypeInfo *type, LoopIdx *index)
-{
+int lower_space_open(LoopKernel *k, const LowerSpace *space, const TypeInfo *type, LoopIdx *index) {
     int depth = k->depth, last = space->n - 1;
     int64_t n = space->dim[last];
     bool cut = n > 2 * VECTOR_BLOCK;
@@ -111,10 +99,8 @@ int lower_space_open(LoopKernel *k, const LowerSpace *space, const TypeInfo *typ
     memcpy(dim, space->dim, sizeof space->dim);
     dim[last] = cut ? (n + VECTOR_BLOCK - 1) / VECTOR_BLOCK : 1;
     int grid = 0, outer = cut ? last + 1 : last;
-    while (grid < outer && extent < GRID_MIN)
-        extent *= dim[grid++];
-    if (grid > 0)
-        lower_open_grid(k, grid, dim, at);
+    while (grid < outer && extent < GRID_MIN) extent *= dim[grid++];
+    if (grid > 0) lower_open_grid(k, grid, dim, at);
     for (int i = grid; i < outer; i++)
         at[i] = loop_idx_axis(k, loop_open(k, LOOP_thread, dim[i], LOOP_NO_BOUND));
     LoopIdx begin = {0}, bound = LOOP_NO_BOUND;
@@ -127,8 +113,6 @@ int lower_space_open(LoopKernel *k, const LowerSpace *space, const TypeInfo *typ
     return depth;
 }
 
-void lower_space_close(LoopKernel *k, int depth)
-{
-    while (k->depth > depth)
-        loop_close(k);
+void lower_space_close(LoopKernel *k, int depth) {
+    while (k->depth > depth) loop_close(k);
 }

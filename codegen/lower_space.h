@@ -9,8 +9,10 @@ typedef struct LowerSpace {
     int64_t dim[NDIM_MAX]; /* none is 1, unless it is the only one */
 } LowerSpace;
 
-/* The space for storing every result of the body, all of shape `type` (not empty): see lower_map.c. */
-LowerSpace lower_space_choose(LowerContext *ctx, const Graph *g, const Node *kernel, const TypeInfo *type);
+/* The space for storing every result of the body, all of shape `type` (not empty): see lower_map.c.
+ */
+LowerSpace lower_space_choose(LowerContext *ctx, const Graph *g, const Node *kernel,
+                              const TypeInfo *type);
 
 /* Opens grid, thread and vector loops over the space; `index` is the place in `type`. Returns the
  * depth to hand to lower_space_close. */

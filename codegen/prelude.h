@@ -10,25 +10,22 @@ typedef float inf_v16 __attribute__((vector_size(64)));
 typedef float inf_v16u __attribute__((vector_size(64), aligned(4), may_alias));
 
 #define INF_MIN(a, b) ((a) < (b) ? (a) : (b))
-#define INF_INLINE static inline __attribute__((always_inline, unused))
+#define INF_INLINE    static inline __attribute__((always_inline, unused))
 
-INF_INLINE float inf_from_bits(uint32_t u)
-{
+INF_INLINE float inf_from_bits(uint32_t u) {
     float x;
     __builtin_memcpy(&x, &u, sizeof x);
     return x;
 }
 
-INF_INLINE uint32_t inf_bits(float x)
-{
+INF_INLINE uint32_t inf_bits(float x) {
     uint32_t u;
     __builtin_memcpy(&u, &x, sizeof u);
     return u;
 }
 
 /* exp(x) = 2^n * exp(r), |r| <= ln 2 / 2; 2^n in two factors, so that denormals round once. */
-INF_INLINE float inf_exp(float x)
-{
+INF_INLINE float inf_exp(float x) {
     float t = x < -104.0f ? -104.0f : x;
     t = t > 89.0f ? 89.0f : t;
     float shifted = t * 1.44269504f + 12582912.0f;
@@ -50,8 +47,7 @@ INF_INLINE float inf_exp(float x)
 }
 
 /* log(m * 2^e), m in [sqrt(1/2), sqrt(2)); denormals are scaled up first. */
-INF_INLINE float inf_log(float x)
-{
+INF_INLINE float inf_log(float x) {
     int32_t small = x < 1.17549435e-38f;
     float t = small ? x * 33554432.0f : x;
     uint32_t u = inf_bits(t) - 0x3F3504F3u; /* bits of sqrt(1/2) */
@@ -75,8 +71,7 @@ INF_INLINE float inf_log(float x)
     return (x == __builtin_inff()) | (x != x) ? x : y;
 }
 
-INF_INLINE float inf_tanh(float x)
-{
+INF_INLINE float inf_tanh(float x) {
     float a = __builtin_fabsf(x);
     float z = x * x;
     float p = -5.70498872745e-3f;
@@ -89,8 +84,7 @@ INF_INLINE float inf_tanh(float x)
     return __builtin_copysignf(a < 0.625f ? p : q, x);
 }
 
-INF_INLINE float inf_erf(float x)
-{
+INF_INLINE float inf_erf(float x) {
     float a = __builtin_fabsf(x);
     float z = x * x;
     float p = -5.96761703e-4f;
@@ -112,51 +106,40 @@ INF_INLINE float inf_erf(float x)
 }
 
 /* The vocabulary of ops.def: over float, and with I over int32_t. */
-#define L(x) x##f
-#define SEL(c, x, y) ((c) ? (x) : (y))
-#define EXP(x) inf_exp(x)
-#define LOG(x) inf_log(x)
-#define TANH(x) inf_tanh(x)
-#define ERF(x) inf_erf(x)
-#define SQRT(x) __builtin_sqrtf(x)
-#define SIN(x) __builtin_sinf(x)
-#define COS(x) __builtin_cosf(x)
-#define POW(x, y) __builtin_powf(x, y)
-#define FABS(x) __builtin_fabsf(x)
-#define FLOOR(x) __builtin_floorf(x)
-#define LI(x) ((int32_t)(x))
+#define L(x)          x##f
+#define SEL(c, x, y)  ((c) ? (x) : (y))
+#define EXP(x)        inf_exp(x)
+#define LOG(x)        inf_log(x)
+#define TANH(x)       inf_tanh(x)
+#define ERF(x)        inf_erf(x)
+#define SQRT(x)       __builtin_sqrtf(x)
+#define SIN(x)        __builtin_sinf(x)
+#define COS(x)        __builtin_cosf(x)
+#define POW(x, y)     __builtin_powf(x, y)
+#define FABS(x)       __builtin_fabsf(x)
+#define FLOOR(x)      __builtin_floorf(x)
+#define LI(x)         ((int32_t)(x))
 #define SELI(c, x, y) ((c) ? (x) : (y))
-#define FABSI(x) ((x) < 0 ? -(x) : (x))
-#define FLOORI(x) (x)
-#define POWI(x, y) ((int32_t)__builtin_pow((double)(x), (double)(y)))
+#define FABSI(x)      ((x) < 0 ? -(x) : (x))
+#define FLOORI(x)     (x)
+#define POWI(x, y)    ((int32_t)__builtin_pow((double)(x), (double)(y)))
 #ifndef INFINITY
 #define INFINITY __builtin_inff()
 #endif
 
-INF_INLINE inf_v16 inf_splat(float x)
-{
-    return x - (inf_v16){0};
-}
+INF_INLINE inf_v16 inf_splat(float x) { return x - (inf_v16){0}; }
 
-INF_INLINE inf_v16 inf_load16(const float *p)
-{
-    return *(const inf_v16u *)p;
-}
+INF_INLINE inf_v16 inf_load16(const float *p) { return *(const inf_v16u *)p; }
 
-INF_INLINE void inf_store16(float *p, inf_v16 v)
-{
-    *(inf_v16u *)p = v;
-}
+INF_INLINE void inf_store16(float *p, inf_v16 v) { *(inf_v16u *)p = v; }
 
 /* a * b + c, rounded once in every lane. */
-INF_INLINE inf_v16 inf_fma16(inf_v16 a, inf_v16 b, inf_v16 c)
-{
+INF_INLINE inf_v16 inf_fma16(inf_v16 a, inf_v16 b, inf_v16 c) {
 #ifdef __AVX512F__
     return (inf_v16)__builtin_ia32_vfmaddps512_mask(a, b, c, (unsigned short)-1, 4);
 #else
     inf_v16 r;
-    for (int lane = 0; lane < 16; lane++)
-        r[lane] = __builtin_fmaf(a[lane], b[lane], c[lane]);
+    for (int lane = 0; lane < 16; lane++) r[lane] = __builtin_fmaf(a[lane], b[lane], c[lane]);
     return r;
 #endif
 }
@@ -165,8 +148,7 @@ INF_INLINE inf_v16 inf_fma16(inf_v16 a, inf_v16 b, inf_v16 c)
 
 /* Eight rows of 16 (the first `rows` are read) into 16 rows of `rows`: see inf_transpose. */
 INF_INLINE void inf_transpose8(float *to, int64_t to_stride, const float *from, int64_t from_stride,
-                               int64_t rows, int64_t cols)
-{
+                               int64_t rows, int64_t cols) {
     inf_v16 a[8], b[8], c[8];
 #pragma GCC unroll 8
     for (int r = 0; r < 8; r++) {
@@ -175,51 +157,56 @@ INF_INLINE void inf_transpose8(float *to, int64_t to_stride, const float *from, 
             __builtin_memcpy(&a[r], from + r * from_stride, (uint64_t)cols * sizeof(float));
     }
 #pragma GCC unroll 4
-    for (int r = 0; r < 8; r += 2) { /* pairs: b[r] has columns 0 1, b[r + 1] columns 2 3 of each four */
-        b[r] = INF_SHUFFLE(a[r], a[r + 1], 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
-        b[r + 1] = INF_SHUFFLE(a[r], a[r + 1], 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+    for (int r = 0; r < 8;
+         r += 2) { /* pairs: b[r] has columns 0 1, b[r + 1] columns 2 3 of each four */
+        b[r] =
+            INF_SHUFFLE(a[r], a[r + 1], 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
+        b[r + 1] =
+            INF_SHUFFLE(a[r], a[r + 1], 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
     }
 #pragma GCC unroll 4
-    for (int j = 0; j < 4; j++) { /* c[j]: rows 0 to 3 of columns j, 4 + j, 8 + j, 12 + j; c[4 + j]: rows 4 to 7 */
+    for (int j = 0; j < 4;
+         j++) { /* c[j]: rows 0 to 3 of columns j, 4 + j, 8 + j, 12 + j; c[4 + j]: rows 4 to 7 */
         inf_v16 p = b[j / 2], q = b[j / 2 + 2], x = b[j / 2 + 4], y = b[j / 2 + 6];
         if (j % 2 == 0) {
             c[j] = INF_SHUFFLE(p, q, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
             c[4 + j] = INF_SHUFFLE(x, y, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
         } else {
             c[j] = INF_SHUFFLE(p, q, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-            c[4 + j] = INF_SHUFFLE(x, y, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+            c[4 + j] =
+                INF_SHUFFLE(x, y, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
         }
     }
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
-        inf_v16 low = INF_SHUFFLE(c[j], c[4 + j], 0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-        inf_v16 high = INF_SHUFFLE(c[j], c[4 + j], 8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
+        inf_v16 low =
+            INF_SHUFFLE(c[j], c[4 + j], 0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+        inf_v16 high = INF_SHUFFLE(c[j], c[4 + j], 8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28,
+                                   29, 30, 31);
         float *d = to + j * to_stride;
         uint64_t bytes = (uint64_t)rows * sizeof(float);
-        if (j < cols)
-            __builtin_memcpy(d, &low, bytes);
-        if (4 + j < cols)
-            __builtin_memcpy(d + 4 * to_stride, (char *)&low + 32, bytes);
-        if (8 + j < cols)
-            __builtin_memcpy(d + 8 * to_stride, &high, bytes);
-        if (12 + j < cols)
-            __builtin_memcpy(d + 12 * to_stride, (char *)&high + 32, bytes);
+        if (j < cols) __builtin_memcpy(d, &low, bytes);
+        if (4 + j < cols) __builtin_memcpy(d + 4 * to_stride, (char *)&low + 32, bytes);
+        if (8 + j < cols) __builtin_memcpy(d + 8 * to_stride, &high, bytes);
+        if (12 + j < cols) __builtin_memcpy(d + 12 * to_stride, (char *)&high + 32, bytes);
     }
 }
 
 /* to[c * to_stride + r] = from[r * from_stride + c] for r < rows, c < cols. */
 INF_INLINE void inf_transpose(float *restrict to, int64_t to_stride, const float *restrict from,
-                              int64_t from_stride, int64_t rows, int64_t cols)
-{
+                              int64_t from_stride, int64_t rows, int64_t cols) {
     int64_t r = 0;
     for (; r + 8 <= rows; r += 8) {
         int64_t c = 0;
         for (; c + 16 <= cols; c += 16)
-            inf_transpose8(to + c * to_stride + r, to_stride, from + r * from_stride + c, from_stride, 8, 16);
+            inf_transpose8(to + c * to_stride + r, to_stride, from + r * from_stride + c,
+                           from_stride, 8, 16);
         for (; c + 8 <= cols; c += 8)
-            inf_transpose8(to + c * to_stride + r, to_stride, from + r * from_stride + c, from_stride, 8, 8);
+            inf_transpose8(to + c * to_stride + r, to_stride, from + r * from_stride + c,
+                           from_stride, 8, 8);
         if (c < cols)
-            inf_transpose8(to + c * to_stride + r, to_stride, from + r * from_stride + c, from_stride, 8, cols - c);
+            inf_transpose8(to + c * to_stride + r, to_stride, from + r * from_stride + c,
+                           from_stride, 8, cols - c);
     }
     for (int64_t c = 0; r < rows && c < cols; c += 16)
         inf_transpose8(to + c * to_stride + r, to_stride, from + r * from_stride + c, from_stride,
@@ -227,8 +214,8 @@ INF_INLINE void inf_transpose(float *restrict to, int64_t to_stride, const float
 }
 
 /* One number in [0, 1) with 24 bits: element `element` of a stream. */
-INF_INLINE float inf_random1(const InfEnv *env, uint32_t stream, uint32_t iteration, uint64_t element)
-{
+INF_INLINE float inf_random1(const InfEnv *env, uint32_t stream, uint32_t iteration,
+                             uint64_t element) {
     uint32_t r[4];
     inf_random4(env, stream, iteration, element / 4, r);
     return (float)(r[element % 4] >> 8) * 0x1p-24f;

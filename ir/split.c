@@ -3,7 +3,6 @@
 #include "ir/split.h"
 
 #include "ir/module.h"
-#include "ir/module.h"
 
 enum {
     RUN_BLOCK = 4096,        /* neighbouring elements of an item */

@@ -26,21 +26,23 @@ static void add_op(KernelSet *s, Op op, const char *in, int64_t n, KernelInput i
     KernelCase c = {.form = "map", .input = input};
     if (op == OP_select)
         kernels_addf(s, c,
-                     "(%%0: bool[%lld], %%1: %s[%lld], %%2: %s[%lld]) { %%3 = select %%0, %%1, %%2 : %s[%lld] "
+                     "(%%0: bool[%lld], %%1: %s[%lld], %%2: %s[%lld]) { %%3 = select %%0, %%1, %%2 "
+                     ": %s[%lld] "
                      "return %%3 }",
                      (long long)n, in, (long long)n, in, (long long)n, in, (long long)n);
     else if (operands == 2)
-        kernels_addf(s, c, "(%%0: %s[%lld], %%1: %s[%lld]) { %%2 = %s %%0, %%1 : %s[%lld] return %%2 }", in,
-                     (long long)n, in, (long long)n, op_name(op), out, (long long)n);
+        kernels_addf(s, c,
+                     "(%%0: %s[%lld], %%1: %s[%lld]) { %%2 = %s %%0, %%1 : %s[%lld] return %%2 }",
+                     in, (long long)n, in, (long long)n, op_name(op), out, (long long)n);
     else
-        kernels_addf(s, c, "(%%0: %s[%lld]) { %%1 = %s %%0 : %s[%lld] return %%1 }", in, (long long)n,
-                     op_name(op), out, (long long)n);
+        kernels_addf(s, c, "(%%0: %s[%lld]) { %%1 = %s %%0 : %s[%lld] return %%1 }", in,
+                     (long long)n, op_name(op), out, (long long)n);
 }
 
 static void every_op(void **state) {
     (void)state;
-    static const Op integer_ops[] = {OP_neg, OP_add, OP_sub, OP_mul, OP_max, OP_min, OP_lt,
-                                     OP_le,  OP_gt,  OP_ge,   OP_eq,  OP_ne, OP_select};
+    static const Op integer_ops[] = {OP_neg, OP_add, OP_sub, OP_mul, OP_max, OP_min,   OP_lt,
+                                     OP_le,  OP_gt,  OP_ge,  OP_eq,  OP_ne,  OP_select};
     KernelSet *s = kernels_new();
     for (Op op = OP_none + 1; op < OP_count; op++) {
         if (op_kind(op) != KIND_elementwise || op == OP_cast) continue;
@@ -72,10 +74,11 @@ static void ragged(void **state) {
     KernelSet *s = kernels_new();
     int step = getenv("INFINIC_LONG") ? 1 : 6;
     for (int n = 1; n <= 67; n += step)
-        kernels_addf(s, (KernelCase){.form = "map", .input = INPUT_special},
-                     "(%%0: f32[%d], %%1: f32[%d]) { %%2 = exp %%0 : f32[%d] %%3 = add %%2, %%1 : f32[%d] "
-                     "%%4 = tanh %%3 : f32[%d] %%5 = max %%4, %%0 : f32[%d] return %%5, %%2 }",
-                     n, n, n, n, n, n);
+        kernels_addf(
+            s, (KernelCase){.form = "map", .input = INPUT_special},
+            "(%%0: f32[%d], %%1: f32[%d]) { %%2 = exp %%0 : f32[%d] %%3 = add %%2, %%1 : f32[%d] "
+            "%%4 = tanh %%3 : f32[%d] %%5 = max %%4, %%0 : f32[%d] return %%5, %%2 }",
+            n, n, n, n, n, n);
     assert_int_equal(kernels_run(s), 0);
     kernels_free(s);
 }
@@ -85,24 +88,28 @@ static void nan_propagates(void **state) {
     (void)state;
     KernelSet *s = kernels_new();
     KernelCase c = {.form = "map", .input = INPUT_constant, .value = (double)NAN};
-    c.body = "(%0: f32[20]) { %1 = const {value=1.0} : f32[20] %2 = max %0, %1 : f32[20] %3 = max %1, %0 : f32[20] "
+    c.body = "(%0: f32[20]) { %1 = const {value=1.0} : f32[20] %2 = max %0, %1 : f32[20] %3 = max "
+             "%1, %0 : f32[20] "
              "%4 = min %0, %1 : f32[20] %5 = min %1, %0 : f32[20] %6 = relu %0 : f32[20] "
              "return %2, %3, %4, %5, %6 }";
     int at = kernels_add(s, c);
     assert_int_equal(kernels_run(s), 0);
     for (int i = 0; i < 5; i++)
-        for (int j = 0; j < 20; j++) assert_true(kernels_result(s, at, i)[j] != kernels_result(s, at, i)[j]);
+        for (int j = 0; j < 20; j++)
+            assert_true(kernels_result(s, at, i)[j] != kernels_result(s, at, i)[j]);
     kernels_free(s);
 }
 
-/* 300 operations in one kernel: one temporary each, so no compiler's nesting is exceeded (CASES F14). */
+/* 300 operations in one kernel: one temporary each, so no compiler's nesting is exceeded (CASES
+ * F14). */
 static void long_chain(void **state) {
     (void)state;
     KernelSet *s = kernels_new();
     char *text = calloc(1, 40000);
     size_t n = (size_t)sprintf(text, "(%%0: f32[50]) {");
     for (int i = 0; i < 300; i++)
-        n += (size_t)sprintf(text + n, " %%%d = %s %%%d : f32[50]", i + 1, i % 50 ? "abs" : "tanh", i);
+        n += (size_t)sprintf(text + n, " %%%d = %s %%%d : f32[50]", i + 1, i % 50 ? "abs" : "tanh",
+                             i);
     sprintf(text + n, " return %%300 }");
     kernels_add(s, (KernelCase){.form = "map", .body = text, .tolerance = 1e-5});
     assert_int_equal(kernels_run(s), 0);

@@ -193,7 +193,8 @@ static void compile(const char *source, const char *object) {
     int n = 0;
     argv[n++] = cc ? cc : "cc";
     for (int i = 0; loop_c_flags[i]; i++) argv[n++] = loop_c_flags[i];
-    const char *rest[] = {"-march=native", "-fPIC", "-shared", "-I.", "-o", object, source, "-lm", NULL};
+    const char *rest[] = {"-march=native", "-fPIC", "-shared", "-I.", "-o",
+                          object,          source,  "-lm",     NULL};
     for (int i = 0; rest[i]; i++) argv[n++] = rest[i];
     argv[n] = NULL;
     pid_t pid = fork();
@@ -243,15 +244,18 @@ static uint64_t next_random(uint64_t *state) {
 }
 
 static double make_value(const KernelCase *c, Dtype dtype, uint64_t *state) {
-    static const double special[] = {NAN, INFINITY, -INFINITY, 0.0, -0.0, 0x1p-140, -0x1p-149, 1e30, -1e30,
-                                     88.5, -100.0, 1.0, -1.0, 0.625, 2147483520.0};
+    static const double special[] = {NAN,      INFINITY,  -INFINITY, 0.0,   -0.0,
+                                     0x1p-140, -0x1p-149, 1e30,      -1e30, 88.5,
+                                     -100.0,   1.0,       -1.0,      0.625, 2147483520.0};
     uint64_t r = next_random(state);
     if (dtype == DT_bool) return (double)(r & 1);
     if (dtype == DT_u8) return (double)(r & 255);
-    if (dtype == DT_i32) return c->limit ? (double)(r % (uint64_t)(c->limit + 1)) - 1 : (double)(r % 100) - 50;
+    if (dtype == DT_i32)
+        return c->limit ? (double)(r % (uint64_t)(c->limit + 1)) - 1 : (double)(r % 100) - 50;
     if (c->input == INPUT_equal) return 1.5;
     if (c->input == INPUT_constant) return c->value;
-    if (c->input == INPUT_special && (r >> 32) % 2) return (double)(float)special[r % (sizeof special / sizeof *special)];
+    if (c->input == INPUT_special && (r >> 32) % 2)
+        return (double)(float)special[r % (sizeof special / sizeof *special)];
     return (double)(float)((double)(r >> 40) * 0x1p-24 * 6 - 3);
 }
 
@@ -267,9 +271,10 @@ static double load_value(const void *from, Dtype dtype, int64_t i) {
     return ((const uint8_t *)from)[i];
 }
 
-/* Memory that ends SLACK bytes before an unmapped page. gcc 12 folds a masked load whose mask is known
- * into an unmasked one (vblendps with memory), so a vector may reach over the end of a tensor, though
- * not use what it finds there; the runtime's memory has that much to spare. The slack holds NaN. */
+/* Memory that ends SLACK bytes before an unmapped page. gcc 12 folds a masked load whose mask is
+ * known into an unmasked one (vblendps with memory), so a vector may reach over the end of a
+ * tensor, though not use what it finds there; the runtime's memory has that much to spare. The
+ * slack holds NaN. */
 enum { SLACK = 64 };
 
 typedef struct Guarded {
@@ -302,7 +307,9 @@ static double random_of(void *ctx, int64_t stream, const int64_t *iter, int nite
 
 /* --- running --- */
 
-static size_t bytes_of(const Graph *g, Val v) { return (size_t)type_bytes(g->mod->types, val_type(g, v)); }
+static size_t bytes_of(const Graph *g, Val v) {
+    return (size_t)type_bytes(g->mod->types, val_type(g, v));
+}
 
 static void call(KernelSet *s, int number, const Kernel *k, const Guarded *value, int threads) {
     void *arg[64];
@@ -321,7 +328,8 @@ static void call(KernelSet *s, int number, const Kernel *k, const Guarded *value
 static bool close_enough(double got, double want, double tolerance) {
     if (isnan(want) || isnan(got)) return isnan(want) && isnan(got);
     float rounded = (float)want;
-    if (isinf(rounded) || isinf(got)) return got == (double)rounded || fabs(got - want) <= 1e-6 * fabs(want);
+    if (isinf(rounded) || isinf(got))
+        return got == (double)rounded || fabs(got - want) <= 1e-6 * fabs(want);
     return fabs(got - want) <= tolerance * (1 + fabs(want));
 }
 
@@ -334,8 +342,8 @@ static bool compare_values(const Case *c, const Guarded *value, const EvalTensor
             double got = load_value(value[g->out[i].id].data, t->dtype, j);
             double tolerance = t->dtype != DT_f32 ? 0 : c->c.tolerance != 0 ? c->c.tolerance : 2e-6;
             if (close_enough(got, want[i].data[j], tolerance)) continue;
-            fprintf(stderr, "%s\n  result %d element %lld: %.9g, the evaluator says %.9g\n", c->c.body, i,
-                    (long long)j, got, want[i].data[j]);
+            fprintf(stderr, "%s\n  result %d element %lld: %.9g, the evaluator says %.9g\n",
+                    c->c.body, i, (long long)j, got, want[i].data[j]);
             return false;
         }
     }
@@ -357,7 +365,8 @@ static bool compare_bits(const Case *c, const Guarded *a, const Guarded *b, cons
 
 static Guarded *values_new(const Case *c) {
     Guarded *v = calloc(c->body->nval + 1, sizeof *v);
-    for (uint32_t id = 1; id < c->body->nval; id++) v[id] = guarded_new(bytes_of(c->body, (Val){id}));
+    for (uint32_t id = 1; id < c->body->nval; id++)
+        v[id] = guarded_new(bytes_of(c->body, (Val){id}));
     return v;
 }
 

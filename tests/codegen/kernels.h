@@ -1,9 +1,9 @@
 /* kernels.h - kernels from IR text, compiled by cc, run and compared with the evaluator.
  *
- * A case is the body of one kernel. It is lowered as a whole and once more as one kernel for each of
- * its nodes; all kernels of a run go into one translation unit. Every kernel runs with 1, 2 and 4
- * threads on buffers that end at an unmapped page; bits must not depend on the threads, nor on fusion,
- * and values must agree with the f64 evaluator. */
+ * A case is the body of one kernel. It is lowered as a whole and once more as one kernel for each
+ * of its nodes; all kernels of a run go into one translation unit. Every kernel runs with 1, 2 and
+ * 4 threads on buffers that end at an unmapped page; bits must not depend on the threads, nor on
+ * fusion, and values must agree with the f64 evaluator. */
 #ifndef INFINIC_TESTS_CODEGEN_KERNELS_H
 #define INFINIC_TESTS_CODEGEN_KERNELS_H
 

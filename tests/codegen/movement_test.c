@@ -43,11 +43,12 @@ static void pairs(void **state) {
         for (int j = 0; j < MOVES; j++) {
             if (memcmp(move[i].to, move[j].from, sizeof move[i].to) != 0) continue;
             const int64_t *a = move[i].from, *b = move[i].to, *c = move[j].to;
-            kernels_addf(s, (KernelCase){.form = "map"},
-                         "(%%0: f32[%d,%d]) { %%1 = %s %%0 %s : f32[%d,%d] %%2 = exp %%1 : f32[%d,%d] "
-                         "%%3 = %s %%2 %s : f32[%d,%d] %%4 = neg %%3 : f32[%d,%d] return %%4, %%3 }",
-                         (int)a[0], (int)a[1], move[i].op, move[i].attr, (int)b[0], (int)b[1], (int)b[0],
-                         (int)b[1], move[j].op, move[j].attr, (int)c[0], (int)c[1], (int)c[0], (int)c[1]);
+            kernels_addf(
+                s, (KernelCase){.form = "map"},
+                "(%%0: f32[%d,%d]) { %%1 = %s %%0 %s : f32[%d,%d] %%2 = exp %%1 : f32[%d,%d] "
+                "%%3 = %s %%2 %s : f32[%d,%d] %%4 = neg %%3 : f32[%d,%d] return %%4, %%3 }",
+                (int)a[0], (int)a[1], move[i].op, move[i].attr, (int)b[0], (int)b[1], (int)b[0],
+                (int)b[1], move[j].op, move[j].attr, (int)c[0], (int)c[1], (int)c[0], (int)c[1]);
         }
     assert_int_equal(kernels_run(s), 0);
     kernels_free(s);
@@ -58,25 +59,35 @@ static void others(void **state) {
     static const char *const body[] = {
         "(%0: f32[3,4], %1: f32[3,2], %2: f32[3,5]) { %3 = concat %0, %1, %2 {axis=1} : f32[3,11] "
         "%4 = exp %3 : f32[3,11] return %4 }",
-        "(%0: f32[2,5], %1: f32[3,5]) { %2 = concat %0, %1 {axis=0} : f32[5,5] %3 = transpose %2 {perm=[1,0]} : f32[5,5] "
+        "(%0: f32[2,5], %1: f32[3,5]) { %2 = concat %0, %1 {axis=0} : f32[5,5] %3 = transpose %2 "
+        "{perm=[1,0]} : f32[5,5] "
         "%4 = add %2, %3 : f32[5,5] return %4 }",
-        "(%0: f32[4,6], %1: f32[24]) { %2 = reshape %0 : f32[24] %3 = concat %2, %1 {axis=0} : f32[48] "
+        "(%0: f32[4,6], %1: f32[24]) { %2 = reshape %0 : f32[24] %3 = concat %2, %1 {axis=0} : "
+        "f32[48] "
         "%4 = reshape %3 : f32[6,8] return %4 }",
         "(%0: f32[16], %1: f32[2,16,5,5]) { %2 = broadcast %0 {axes=[1]} : f32[2,16,5,5] "
-        "%3 = add %1, %2 : f32[2,16,5,5] %4 = relu %3 : f32[2,16,5,5] %5 = reshape %4 : f32[2,400] return %5 }",
+        "%3 = add %1, %2 : f32[2,16,5,5] %4 = relu %3 : f32[2,16,5,5] %5 = reshape %4 : f32[2,400] "
+        "return %5 }",
         "(%0: f32[1,4]) { %1 = broadcast %0 {axes=[0,1]} : f32[3,4] return %1 }",
         "(%0: f32[3,1]) { %1 = broadcast %0 {axes=[0,1]} : f32[3,4] return %1 }",
         "(%0: f32[]) { %1 = broadcast %0 {axes=[]} : f32[3,4] return %1 }",
-        "(%0: f32[7,9]) { %1 = iota {axis=0} : i32[7,9] %2 = cast %1 : f32[7,9] %3 = add %0, %2 : f32[7,9] return %3 }",
-        "(%0: f32[7,9]) { %1 = iota {axis=1} : i32[7,9] %2 = cast %1 : f32[7,9] %3 = mul %0, %2 : f32[7,9] return %3 }",
-        "(%0: f32[5,33]) { %1 = random_uniform {stream=3} : f32[5,33] %2 = mul %0, %1 : f32[5,33] return %2, %1 }",
-        "(%0: f32[33,5]) { %1 = random_uniform {stream=4} : f32[5,33] %2 = transpose %1 {perm=[1,0]} : f32[33,5] "
+        "(%0: f32[7,9]) { %1 = iota {axis=0} : i32[7,9] %2 = cast %1 : f32[7,9] %3 = add %0, %2 : "
+        "f32[7,9] return %3 }",
+        "(%0: f32[7,9]) { %1 = iota {axis=1} : i32[7,9] %2 = cast %1 : f32[7,9] %3 = mul %0, %2 : "
+        "f32[7,9] return %3 }",
+        "(%0: f32[5,33]) { %1 = random_uniform {stream=3} : f32[5,33] %2 = mul %0, %1 : f32[5,33] "
+        "return %2, %1 }",
+        "(%0: f32[33,5]) { %1 = random_uniform {stream=4} : f32[5,33] %2 = transpose %1 "
+        "{perm=[1,0]} : f32[33,5] "
         "%3 = add %2, %0 : f32[33,5] return %3 }",
-        "(%0: f32[100000], %1: f32[]) { %2 = broadcast %1 {axes=[]} : f32[100000] %3 = mul %0, %2 : f32[100000] return %3 }",
+        "(%0: f32[100000], %1: f32[]) { %2 = broadcast %1 {axes=[]} : f32[100000] %3 = mul %0, %2 "
+        ": f32[100000] return %3 }",
         "(%0: f32[3,20000]) { %1 = relu %0 : f32[3,20000] return %1 }",
-        "(%0: f32[2,3,4,5]) { %1 = transpose %0 {perm=[0,2,1,3]} : f32[2,4,3,5] %2 = reshape %1 : f32[8,15] return %2 }",
+        "(%0: f32[2,3,4,5]) { %1 = transpose %0 {perm=[0,2,1,3]} : f32[2,4,3,5] %2 = reshape %1 : "
+        "f32[8,15] return %2 }",
         "(%0: f32[0,4]) { %1 = relu %0 : f32[0,4] return %1 }",
-        "(%0: bool[30], %1: i32[30]) { %2 = not %0 : bool[30] %3 = neg %1 : i32[30] return %2, %3 }",
+        "(%0: bool[30], %1: i32[30]) { %2 = not %0 : bool[30] %3 = neg %1 : i32[30] return %2, %3 "
+        "}",
     };
     KernelSet *s = kernels_new();
     for (size_t i = 0; i < sizeof body / sizeof body[0]; i++)
@@ -88,28 +99,34 @@ static void others(void **state) {
 static void pooling(void **state) {
     (void)state;
     static const int64_t sweep[][4] = {/* size, window, stride, padding */
-                                       {8, 2, 2, 0}, {9, 3, 2, 1}, {7, 3, 1, 1}, {11, 2, 3, 0}, {6, 5, 1, 2}, {13, 6, 4, 1}};
+                                       {8, 2, 2, 0},  {9, 3, 2, 1}, {7, 3, 1, 1},
+                                       {11, 2, 3, 0}, {6, 5, 1, 2}, {13, 6, 4, 1}};
     KernelSet *s = kernels_new();
     for (size_t i = 0; i < sizeof sweep / sizeof sweep[0]; i++) {
         const int64_t *w = sweep[i];
         int h = (int)w[0], x = h + 3, oh = (int)((w[0] + 2 * w[3] - w[1]) / w[2] + 1),
             ow = (int)((x + 2 * w[3] - w[1]) / w[2] + 1);
         char attr[96];
-        sprintf(attr, "{window=[%d,%d], stride=[%d,%d], padding=[%d,%d]}", (int)w[1], (int)w[1], (int)w[2], (int)w[2],
-                (int)w[3], (int)w[3]);
+        sprintf(attr, "{window=[%d,%d], stride=[%d,%d], padding=[%d,%d]}", (int)w[1], (int)w[1],
+                (int)w[2], (int)w[2], (int)w[3], (int)w[3]);
         for (int input = INPUT_plain; input <= INPUT_equal; input++)
             kernels_addf(s, (KernelCase){.form = "max_pool2d", .input = (KernelInput)input},
-                         "(%%0: f32[2,3,%d,%d]) { %%1, %%2 = max_pool2d %%0 %s : f32[2,3,%d,%d], i32[2,3,%d,%d] "
+                         "(%%0: f32[2,3,%d,%d]) { %%1, %%2 = max_pool2d %%0 %s : f32[2,3,%d,%d], "
+                         "i32[2,3,%d,%d] "
                          "%%3 = neg %%1 : f32[2,3,%d,%d] return %%3, %%2 }",
                          h, x, attr, oh, ow, oh, ow, oh, ow);
         kernels_addf(s, (KernelCase){.input = INPUT_plain},
-                     "(%%0: f32[2,3,%d,%d], %%1: f32[2,3,%d,%d]) { %%2, %%3 = max_pool2d %%0 %s : f32[2,3,%d,%d], "
+                     "(%%0: f32[2,3,%d,%d], %%1: f32[2,3,%d,%d]) { %%2, %%3 = max_pool2d %%0 %s : "
+                     "f32[2,3,%d,%d], "
                      "i32[2,3,%d,%d] %%4 = max_pool2d_dx %%3, %%1 %s : f32[2,3,%d,%d] return %%4 }",
                      h, x, oh, ow, attr, oh, ow, oh, ow, attr, h, x);
-        kernels_addf(s, (KernelCase){.form = "avg_pool2d"},
-                     "(%%0: f32[2,3,%d,%d]) { %%1 = avg_pool2d %%0 %s : f32[2,3,%d,%d] return %%1 }", h, x, attr, oh, ow);
+        kernels_addf(
+            s, (KernelCase){.form = "avg_pool2d"},
+            "(%%0: f32[2,3,%d,%d]) { %%1 = avg_pool2d %%0 %s : f32[2,3,%d,%d] return %%1 }", h, x,
+            attr, oh, ow);
         kernels_addf(s, (KernelCase){.form = "avg_pool2d_dx"},
-                     "(%%0: f32[2,3,%d,%d], %%1: f32[2,3,%d,%d]) { %%2 = avg_pool2d_dx %%0 %s : f32[2,3,%d,%d] "
+                     "(%%0: f32[2,3,%d,%d], %%1: f32[2,3,%d,%d]) { %%2 = avg_pool2d_dx %%0 %s : "
+                     "f32[2,3,%d,%d] "
                      "%%3 = add %%2, %%1 : f32[2,3,%d,%d] return %%3 }",
                      oh, ow, h, x, attr, h, x, h, x);
     }
@@ -121,22 +138,32 @@ static void pooling(void **state) {
 static void gathers(void **state) {
     (void)state;
     KernelSet *s = kernels_new();
-    static const int64_t shape[][3] = {/* V, I, D */ {10, 64, 7}, {5, 1, 1}, {50, 33, 1100}, {1, 9, 3}, {300, 20, 16}};
+    static const int64_t shape[][3] = {
+        /* V, I, D */ {10, 64, 7}, {5, 1, 1}, {50, 33, 1100}, {1, 9, 3}, {300, 20, 16}};
     for (size_t i = 0; i < sizeof shape / sizeof shape[0]; i++) {
         int v = (int)shape[i][0], n = (int)shape[i][1], d = (int)shape[i][2];
-        kernels_addf(s, (KernelCase){.form = "gather", .limit = v + 1},
-                     "(%%0: f32[%d,%d], %%1: i32[%d], %%2: f32[%d,%d]) { %%3 = gather %%0, %%1 : f32[%d,%d] "
-                     "%%4 = add %%3, %%2 : f32[%d,%d] return %%4 }",
-                     v, d, n, n, d, n, d, n, d);
+        kernels_addf(
+            s, (KernelCase){.form = "gather", .limit = v + 1},
+            "(%%0: f32[%d,%d], %%1: i32[%d], %%2: f32[%d,%d]) { %%3 = gather %%0, %%1 : f32[%d,%d] "
+            "%%4 = add %%3, %%2 : f32[%d,%d] return %%4 }",
+            v, d, n, n, d, n, d, n, d);
         kernels_addf(s, (KernelCase){.form = "gather_dw", .limit = v + 1, .tolerance = 2e-5},
-                     "(%%0: i32[%d], %%1: f32[%d,%d], %%2: f32[%d,%d]) { %%3 = gather_dw %%0, %%1 : f32[%d,%d] "
+                     "(%%0: i32[%d], %%1: f32[%d,%d], %%2: f32[%d,%d]) { %%3 = gather_dw %%0, %%1 "
+                     ": f32[%d,%d] "
                      "%%4 = add %%2, %%3 : f32[%d,%d] return %%4 }",
                      n, n, d, v, d, v, d, v, d);
     }
-    kernels_add(s, (KernelCase){.form = "gather", .limit = 12,
-                                .body = "(%0: f32[11], %1: i32[3,5]) { %2 = gather %0, %1 : f32[3,5] return %2 }"});
-    kernels_add(s, (KernelCase){.form = "gather_dw", .limit = 12,
-                                .body = "(%0: i32[3,5], %1: f32[3,5]) { %2 = gather_dw %0, %1 : f32[11] return %2 }"});
+    kernels_add(
+        s, (KernelCase){
+               .form = "gather",
+               .limit = 12,
+               .body = "(%0: f32[11], %1: i32[3,5]) { %2 = gather %0, %1 : f32[3,5] return %2 }"});
+    kernels_add(
+        s,
+        (KernelCase){
+            .form = "gather_dw",
+            .limit = 12,
+            .body = "(%0: i32[3,5], %1: f32[3,5]) { %2 = gather_dw %0, %1 : f32[11] return %2 }"});
     assert_int_equal(kernels_run(s), 0);
     kernels_free(s);
 }

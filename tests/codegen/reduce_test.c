@@ -15,7 +15,8 @@ static bool is_long(void) { return getenv("INFINIC_LONG") != NULL; }
 
 static void shape_text(char *to, int n, const int64_t *dim) {
     size_t at = (size_t)sprintf(to, "[");
-    for (int i = 0; i < n; i++) at += (size_t)sprintf(to + at, "%s%lld", i ? "," : "", (long long)dim[i]);
+    for (int i = 0; i < n; i++)
+        at += (size_t)sprintf(to + at, "%s%lld", i ? "," : "", (long long)dim[i]);
     sprintf(to + at, "]");
 }
 
@@ -34,10 +35,11 @@ static void add_reduction(KernelSet *s, const char *op, int ndim, const int64_t 
     shape_text(from, ndim, dim);
     shape_text(to, nkept, kept);
     shape_text(list, naxes, axes);
-    kernels_addf(s, (KernelCase){.form = "reduce", .input = input, .tolerance = 3e-5},
-                 "(%%0: f32%s) { %%1 = exp %%0 : f32%s %%2 = %s %%1 {axes=%s} : f32%s %%3 = neg %%2 : f32%s "
-                 "return %%3, %%2 }",
-                 from, from, op, list, to, to);
+    kernels_addf(
+        s, (KernelCase){.form = "reduce", .input = input, .tolerance = 3e-5},
+        "(%%0: f32%s) { %%1 = exp %%0 : f32%s %%2 = %s %%1 {axes=%s} : f32%s %%3 = neg %%2 : f32%s "
+        "return %%3, %%2 }",
+        from, from, op, list, to, to);
 }
 
 static void every_layout(void **state) {
@@ -72,9 +74,10 @@ static void long_sums(void **state) {
         int64_t dim[4];
         unsigned mask;
     } shape[] = {
-        {1, {100003}, 1}, {1, {8192}, 1},        {1, {65536}, 1},        {2, {2, 40001}, 2},
-        {2, {3, 4097}, 2}, {2, {1000, 10}, 1},   {2, {20000, 7}, 1},     {2, {4096, 700}, 1},
-        {3, {40, 3, 900}, 5}, {3, {30, 4, 700}, 5}, {4, {64, 6, 12, 12}, 13}, {3, {4, 200, 300}, 3},
+        {1, {100003}, 1},      {1, {8192}, 1},           {1, {65536}, 1},
+        {2, {2, 40001}, 2},    {2, {3, 4097}, 2},        {2, {1000, 10}, 1},
+        {2, {20000, 7}, 1},    {2, {4096, 700}, 1},      {3, {40, 3, 900}, 5},
+        {3, {30, 4, 700}, 5},  {4, {64, 6, 12, 12}, 13}, {3, {4, 200, 300}, 3},
         {3, {300, 2, 130}, 1},
     };
     KernelSet *s = kernels_new();
@@ -89,31 +92,35 @@ static void several(void **state) {
     (void)state;
     KernelSet *s = kernels_new();
     KernelCase c = {.form = "reduce", .tolerance = 3e-5};
-    static const char *const axes[] = {"[0]", "[1]", "[0,1]"}, *const result[] = {"[90]", "[1200]", "[]"};
+    static const char *const axes[] = {"[0]", "[1]", "[0,1]"}, *const result[] = {"[90]", "[1200]",
+                                                                                  "[]"};
     for (int i = 0; i < 3; i++)
-        kernels_addf(s, c,
-                     "(%%0: f32[1200,90], %%1: f32[90]) { %%2 = broadcast %%1 {axes=[1]} : f32[1200,90] "
-                     "%%3 = mul %%0, %%2 : f32[1200,90] %%4 = reduce_sum %%3 {axes=%s} : f32%s "
-                     "%%5 = reduce_max %%0 {axes=%s} : f32%s %%6 = add %%4, %%5 : f32%s return %%6, %%4 }",
-                     axes[i], result[i], axes[i], result[i], result[i]);
+        kernels_addf(
+            s, c,
+            "(%%0: f32[1200,90], %%1: f32[90]) { %%2 = broadcast %%1 {axes=[1]} : f32[1200,90] "
+            "%%3 = mul %%0, %%2 : f32[1200,90] %%4 = reduce_sum %%3 {axes=%s} : f32%s "
+            "%%5 = reduce_max %%0 {axes=%s} : f32%s %%6 = add %%4, %%5 : f32%s return %%6, %%4 }",
+            axes[i], result[i], axes[i], result[i], result[i]);
     assert_int_equal(kernels_run(s), 0);
     kernels_free(s);
 }
 
 /* Softmax, cross-entropy and its gradient in one kernel: three dependent reductions over rows. */
 static void add_softmax(KernelSet *s, int rows, int n, KernelInput input) {
-    kernels_addf(s, (KernelCase){.form = "reduce", .limit = n, .input = input, .tolerance = 1e-5},
-                 "(%%0: f32[%d,%d], %%1: i32[%d]) { %%2 = reduce_max %%0 {axes=[1]} : f32[%d] "
-                 "%%3 = broadcast %%2 {axes=[0]} : f32[%d,%d] %%4 = sub %%0, %%3 : f32[%d,%d] "
-                 "%%5 = exp %%4 : f32[%d,%d] %%6 = reduce_sum %%5 {axes=[1]} : f32[%d] %%7 = log %%6 : f32[%d] "
-                 "%%8 = iota {axis=1} : i32[%d,%d] %%9 = broadcast %%1 {axes=[0]} : i32[%d,%d] "
-                 "%%10 = eq %%8, %%9 : bool[%d,%d] %%11 = const {value=0.0} : f32[%d,%d] "
-                 "%%12 = select %%10, %%4, %%11 : f32[%d,%d] %%13 = reduce_sum %%12 {axes=[1]} : f32[%d] "
-                 "%%14 = sub %%7, %%13 : f32[%d] %%15 = broadcast %%6 {axes=[0]} : f32[%d,%d] "
-                 "%%16 = div %%5, %%15 : f32[%d,%d] %%17 = cast %%10 : f32[%d,%d] "
-                 "%%18 = sub %%16, %%17 : f32[%d,%d] return %%14, %%18, %%6 }",
-                 rows, n, rows, rows, rows, n, rows, n, rows, n, rows, rows, rows, n, rows, n, rows, n, rows, n,
-                 rows, n, rows, rows, rows, n, rows, n, rows, n, rows, n);
+    kernels_addf(
+        s, (KernelCase){.form = "reduce", .limit = n, .input = input, .tolerance = 1e-5},
+        "(%%0: f32[%d,%d], %%1: i32[%d]) { %%2 = reduce_max %%0 {axes=[1]} : f32[%d] "
+        "%%3 = broadcast %%2 {axes=[0]} : f32[%d,%d] %%4 = sub %%0, %%3 : f32[%d,%d] "
+        "%%5 = exp %%4 : f32[%d,%d] %%6 = reduce_sum %%5 {axes=[1]} : f32[%d] %%7 = log %%6 : "
+        "f32[%d] "
+        "%%8 = iota {axis=1} : i32[%d,%d] %%9 = broadcast %%1 {axes=[0]} : i32[%d,%d] "
+        "%%10 = eq %%8, %%9 : bool[%d,%d] %%11 = const {value=0.0} : f32[%d,%d] "
+        "%%12 = select %%10, %%4, %%11 : f32[%d,%d] %%13 = reduce_sum %%12 {axes=[1]} : f32[%d] "
+        "%%14 = sub %%7, %%13 : f32[%d] %%15 = broadcast %%6 {axes=[0]} : f32[%d,%d] "
+        "%%16 = div %%5, %%15 : f32[%d,%d] %%17 = cast %%10 : f32[%d,%d] "
+        "%%18 = sub %%16, %%17 : f32[%d,%d] return %%14, %%18, %%6 }",
+        rows, n, rows, rows, rows, n, rows, n, rows, n, rows, rows, rows, n, rows, n, rows, n, rows,
+        n, rows, n, rows, rows, rows, n, rows, n, rows, n, rows, n);
 }
 
 static void softmax(void **state) {
@@ -134,9 +141,12 @@ static void equal_values(void **state) {
     (void)state;
     KernelSet *s = kernels_new();
     KernelCase c = {.form = "reduce", .input = INPUT_equal};
-    c.body = "(%0: f32[70000]) { %1 = reduce_max %0 {axes=[0]} : f32[] %2 = broadcast %1 {axes=[]} : f32[70000] "
-             "%3 = eq %0, %2 : bool[70000] %4 = cast %3 : f32[70000] %5 = reduce_sum %4 {axes=[0]} : f32[] "
-             "%6 = broadcast %5 {axes=[]} : f32[70000] %7 = div %4, %6 : f32[70000] return %7, %5 }";
+    c.body =
+        "(%0: f32[70000]) { %1 = reduce_max %0 {axes=[0]} : f32[] %2 = broadcast %1 {axes=[]} : "
+        "f32[70000] "
+        "%3 = eq %0, %2 : bool[70000] %4 = cast %3 : f32[70000] %5 = reduce_sum %4 {axes=[0]} : "
+        "f32[] "
+        "%6 = broadcast %5 {axes=[]} : f32[70000] %7 = div %4, %6 : f32[70000] return %7, %5 }";
     int at = kernels_add(s, c);
     assert_int_equal(kernels_run(s), 0);
     assert_true(kernels_result(s, at, 1)[0] == 70000);
@@ -149,12 +159,14 @@ static void masked_rows(void **state) {
     (void)state;
     KernelSet *s = kernels_new();
     KernelCase c = {.form = "reduce", .input = INPUT_constant};
-    c.body = "(%0: f32[4,40]) { %1 = reduce_max %0 {axes=[1]} : f32[4] %2 = const {value=-inf} : f32[4] "
-             "%3 = eq %1, %2 : bool[4] %4 = const {value=0.0} : f32[4] %5 = select %3, %4, %1 : f32[4] "
-             "%6 = broadcast %5 {axes=[0]} : f32[4,40] %7 = sub %0, %6 : f32[4,40] %8 = exp %7 : f32[4,40] "
-             "%9 = reduce_sum %8 {axes=[1]} : f32[4] %10 = const {value=1.0} : f32[4] "
-             "%11 = select %3, %10, %9 : f32[4] %12 = broadcast %11 {axes=[0]} : f32[4,40] "
-             "%13 = div %8, %12 : f32[4,40] return %13 }";
+    c.body =
+        "(%0: f32[4,40]) { %1 = reduce_max %0 {axes=[1]} : f32[4] %2 = const {value=-inf} : f32[4] "
+        "%3 = eq %1, %2 : bool[4] %4 = const {value=0.0} : f32[4] %5 = select %3, %4, %1 : f32[4] "
+        "%6 = broadcast %5 {axes=[0]} : f32[4,40] %7 = sub %0, %6 : f32[4,40] %8 = exp %7 : "
+        "f32[4,40] "
+        "%9 = reduce_sum %8 {axes=[1]} : f32[4] %10 = const {value=1.0} : f32[4] "
+        "%11 = select %3, %10, %9 : f32[4] %12 = broadcast %11 {axes=[0]} : f32[4,40] "
+        "%13 = div %8, %12 : f32[4,40] return %13 }";
     c.value = -(double)INFINITY;
     int masked = kernels_add(s, c);
     c.value = (double)NAN;
@@ -170,7 +182,9 @@ static void layer_norm(void **state) {
     (void)state;
     static const char *const lead[] = {"3,5,", "1,1,", "", "2,1,4,"};
     static const char *const outer[] = {"[3,5]", "[1,1]", "[]", "[2,1,4]"};
-    static const char *const list[] = {"[2]", "[2]", "[0]", "[3]"}, *const axes[] = {"[0,1]", "[0,1]", "[]", "[0,1,2]"};
+    static const char *const list[] = {"[2]", "[2]", "[0]", "[3]"}, *const axes[] = {"[0,1]",
+                                                                                     "[0,1]", "[]",
+                                                                                     "[0,1,2]"};
     KernelSet *s = kernels_new();
     for (int i = 0; i < 4; i++) {
         char d[64];
@@ -178,12 +192,18 @@ static void layer_norm(void **state) {
         const char *k = outer[i], *a = axes[i];
         kernels_addf(s, (KernelCase){.form = "reduce", .tolerance = 2e-5},
                      "(%%0: f32%s, %%1: f32[48]) { %%2 = reduce_sum %%0 {axes=%s} : f32%s "
-                     "%%3 = const {value=48.0} : f32%s %%4 = div %%2, %%3 : f32%s %%5 = broadcast %%4 {axes=%s} : f32%s "
-                     "%%6 = sub %%0, %%5 : f32%s %%7 = mul %%6, %%6 : f32%s %%8 = reduce_sum %%7 {axes=%s} : f32%s "
-                     "%%9 = div %%8, %%3 : f32%s %%10 = const {value=1e-5} : f32%s %%11 = add %%9, %%10 : f32%s "
-                     "%%12 = rsqrt %%11 : f32%s %%13 = broadcast %%12 {axes=%s} : f32%s %%14 = mul %%6, %%13 : f32%s "
-                     "%%15 = broadcast %%1 {axes=%s} : f32%s %%16 = mul %%14, %%15 : f32%s return %%16, %%4, %%12 }",
-                     d, list[i], k, k, k, a, d, d, d, list[i], k, k, k, k, k, a, d, d, list[i], d, d);
+                     "%%3 = const {value=48.0} : f32%s %%4 = div %%2, %%3 : f32%s %%5 = broadcast "
+                     "%%4 {axes=%s} : f32%s "
+                     "%%6 = sub %%0, %%5 : f32%s %%7 = mul %%6, %%6 : f32%s %%8 = reduce_sum %%7 "
+                     "{axes=%s} : f32%s "
+                     "%%9 = div %%8, %%3 : f32%s %%10 = const {value=1e-5} : f32%s %%11 = add %%9, "
+                     "%%10 : f32%s "
+                     "%%12 = rsqrt %%11 : f32%s %%13 = broadcast %%12 {axes=%s} : f32%s %%14 = mul "
+                     "%%6, %%13 : f32%s "
+                     "%%15 = broadcast %%1 {axes=%s} : f32%s %%16 = mul %%14, %%15 : f32%s return "
+                     "%%16, %%4, %%12 }",
+                     d, list[i], k, k, k, a, d, d, d, list[i], k, k, k, k, k, a, d, d, list[i], d,
+                     d);
     }
     assert_int_equal(kernels_run(s), 0);
     kernels_free(s);
@@ -197,18 +217,23 @@ static void argmax(void **state) {
     for (int axis = 0; axis < 3; axis++)
         for (int i = 0; i < 3; i++)
             kernels_addf(s, (KernelCase){.form = "argmax", .input = input[i]},
-                         "(%%0: f32[4,5,6]) { %%1 = argmax %%0 {axis=%d} : i32%s return %%1 }", axis, result[axis]);
-    kernels_add(s, (KernelCase){.form = "argmax", .limit = 10,
-                                .body = "(%0: f32[64,10], %1: i32[64]) { %2 = argmax %0 {axis=1} : i32[64] "
-                                        "%3 = eq %2, %1 : bool[64] %4 = cast %3 : f32[64] return %4 }"});
+                         "(%%0: f32[4,5,6]) { %%1 = argmax %%0 {axis=%d} : i32%s return %%1 }",
+                         axis, result[axis]);
+    kernels_add(
+        s, (KernelCase){.form = "argmax",
+                        .limit = 10,
+                        .body = "(%0: f32[64,10], %1: i32[64]) { %2 = argmax %0 {axis=1} : i32[64] "
+                                "%3 = eq %2, %1 : bool[64] %4 = cast %3 : f32[64] return %4 }"});
     assert_int_equal(kernels_run(s), 0);
     kernels_free(s);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_layout), cmocka_unit_test(ragged),       cmocka_unit_test(long_sums),
-        cmocka_unit_test(several),      cmocka_unit_test(softmax),      cmocka_unit_test(equal_values),
-        cmocka_unit_test(masked_rows),  cmocka_unit_test(layer_norm),   cmocka_unit_test(argmax)};
+        cmocka_unit_test(every_layout), cmocka_unit_test(ragged),
+        cmocka_unit_test(long_sums),    cmocka_unit_test(several),
+        cmocka_unit_test(softmax),      cmocka_unit_test(equal_values),
+        cmocka_unit_test(masked_rows),  cmocka_unit_test(layer_norm),
+        cmocka_unit_test(argmax)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
