@@ -20,6 +20,7 @@ typedef struct CodegenOptions {
     InputLimits limits;
     const char *march;   /* NULL: native */
     const char *version; /* of infinic */
+    bool threads_always; /* several threads even where the work is too small for it: for tests */
 } CodegenOptions;
 
 /* The program of one module: kernels and the plan. Owned by the arena it was made in. */

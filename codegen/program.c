@@ -88,7 +88,8 @@ static const char *kernel_text(Program *p, const LoopKernel *k, const char *name
 static uint32_t kernel_add(Program *p, const Graph *g, const Node *n, const char *key) {
     LowerContext ctx = {.arena = p->arena, .repeat_depth = p->repeat_depth};
     memcpy(ctx.repeat_count, p->repeat_count, sizeof ctx.repeat_count);
-    const LoopKernel *k = lower_kernel(&ctx, g, n);
+    LoopKernel *k = lower_kernel(&ctx, g, n);
+    if (p->options->threads_always) k->work = INT64_MAX;
     LowerCost cost = lower_cost(g, n);
     KernelRow row = {.name = kernel_name(p, n, key),
                      .key = key,

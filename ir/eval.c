@@ -202,6 +202,12 @@ static EvalRule *const op_rule[OP_count] = {
     [OP_kernel] = eval_kernel,
 };
 
+static void round_f32(const Eval *e, EvalTensor *t) {
+    int64_t n = type_elems(e->types, t->type);
+    if (!dtype_is_float(type_info(e->types, t->type)->dtype)) return;
+    for (int64_t i = 0; i < n; i++) t->data[i] = (double)(float)t->data[i];
+}
+
 static void run_node(Eval *e, const Graph *g, const Node *n, EvalTensor *value) {
     EvalRule *rule = op_rule[n->op];
     if (rule == NULL && op_kind(n->op) <= KIND_reduce) rule = kind_rule[op_kind(n->op)];
@@ -213,6 +219,7 @@ static void run_node(Eval *e, const Graph *g, const Node *n, EvalTensor *value) 
         value[node_out(n, i).id] = (EvalTensor){t, new_data(e->scratch, e->types, t)};
     }
     rule(&(EvalNode){.e = e, .n = n, .in = in, .out = &value[n->out.id]});
+    for (int i = 0; e->ctx->round_f32 && i < n->nout; i++) round_f32(e, &value[node_out(n, i).id]);
 }
 
 /* Runs g with scratch memory of its own; copies its results into out[].data. */

@@ -1,7 +1,7 @@
 /* eval.h - the reference evaluator: any graph, slowly and obviously, in f64.
  *
  * The oracle of the random tests and of --verify-passes. Every tensor is an array of double, bool
- * as 0 or 1, integers exact. bf16 and f32 values are not rounded.
+ * as 0 or 1, integers exact. bf16 and f32 values are not rounded, unless asked for.
  */
 #ifndef INFINIC_IR_EVAL_H
 #define INFINIC_IR_EVAL_H
@@ -20,6 +20,7 @@ typedef struct EvalContext {
     Arena *arena;
     EvalRandom *random; /* NULL: a built-in counter-based generator */
     void *random_ctx;
+    bool round_f32; /* every float result of a node to f32: what single precision alone costs */
 } EvalContext;
 
 /* Runs g on in[0 .. g->nin) and fills out[0 .. g->nout) (allocated in ctx->arena). */

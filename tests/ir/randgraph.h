@@ -20,6 +20,8 @@ typedef struct RandOptions {
     bool random;  /* random_uniform */
     bool smooth;  /* no kinks and jumps: for finite differences */
     bool outputs; /* besides the loss up to four values as ROLE_output */
+    bool large;   /* extents beyond the 16 lanes of a vector, values up to 6,000 elements */
+    bool pads;    /* some targets of cross_entropy are the padding that is never counted */
 } RandOptions;
 
 /* Adds parameters and a graph "train" to an empty module: data inputs (f32 and i32), weights, and

@@ -78,6 +78,12 @@ bool rand_op_norm(RandGen *r) {
     return true;
 }
 
+/* Targets of class 2 become rows that are not there. */
+static Val pad_targets(RandGen *r, Val target) {
+    Val two = build2(&r->b, OP_eq, target, build_scalar_like(&r->b, 2, target));
+    return build3(&r->b, OP_select, two, build_scalar_like(&r->b, INT32_MIN, target), target);
+}
+
 bool rand_op_cross_entropy(RandGen *r) {
     Val x = rand_float(r);
     const TypeInfo *info = info_of(r, x);
@@ -86,6 +92,7 @@ bool rand_op_cross_entropy(RandGen *r) {
     for (uint32_t i = 0; i < r->ints.n; i++) {
         if (val_type(r->b.g, r->ints.data[i]).id != t.id) continue;
         Val in[2] = {x, r->ints.data[i]};
+        if (r->o->pads && rand_chance(r, 50)) in[1] = pad_targets(r, in[1]);
         Attr ignore = ATTR_INT(ignore, rand_chance(r, 50) ? -100 : 1);
         const Node *n = try_op(r, OP_cross_entropy, 2, in, 1, &ignore);
         if (n == NULL) return false;

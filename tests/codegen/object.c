@@ -1,0 +1,151 @@
+/* object.c - see object.h. */
+#include "tests/codegen/object.h"
+
+#include "codegen/loop.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+typedef struct Entry {
+    const char *name, *text;
+    uint64_t text_hash, name_hash;
+} Entry;
+
+struct Object {
+    Arena arena;
+    VEC(Entry) entry;
+    uint32_t *by_text, *by_name; /* open addressing: entry + 1; a power of two slots */
+    uint32_t slots;
+    void *library;
+    InfKernel *const *table;
+};
+
+static void die(const char *what) {
+    fprintf(stderr, "object: %s\n", what);
+    exit(3);
+}
+
+Object *object_new(void) {
+    Object *o = mem_alloc(sizeof *o);
+    o->slots = 1 << 17;
+    o->by_text = ARENA_ARRAY(&o->arena, uint32_t, o->slots);
+    o->by_name = ARENA_ARRAY(&o->arena, uint32_t, o->slots);
+    return o;
+}
+
+uint32_t object_count(const Object *o) { return o->entry.n; }
+
+/* The slot of the entry with this name or text, or the free one where it would go. */
+static uint32_t *find(const Object *o, uint32_t *slots, uint64_t hash, const char *name,
+                      const char *text) {
+    for (uint64_t i = hash;; i++) {
+        uint32_t *slot = &slots[i & (o->slots - 1)];
+        if (*slot == 0) return slot;
+        const Entry *e = &o->entry.data[*slot - 1];
+        if (text != NULL && e->text_hash == hash && strcmp(e->text, text) == 0) return slot;
+        if (text == NULL && e->name_hash == hash && strcmp(e->name, name) == 0) return slot;
+    }
+}
+
+uint32_t object_add(Object *o, const char *name, const char *text) {
+    uint64_t text_hash = XXH64(text, strlen(text), 0), name_hash = XXH64(name, strlen(name), 0);
+    uint32_t *at = find(o, o->by_text, text_hash, NULL, text);
+    if (*at != 0) return *at - 1;
+    if (o->entry.n >= o->slots / 2) die("too many kernels");
+    Entry e = {.name = arena_strdup(&o->arena, name),
+               .text = arena_strdup(&o->arena, text),
+               .text_hash = text_hash,
+               .name_hash = name_hash};
+    vec_push(&o->arena, &o->entry, e);
+    *at = o->entry.n;
+    uint32_t *named = find(o, o->by_name, name_hash, name, NULL);
+    if (*named == 0) *named = o->entry.n;
+    return o->entry.n - 1;
+}
+
+/* --- text and compilation --- */
+
+static void print_unit(Object *o, FILE *out) {
+    fputs("#include \"runtime/plan.h\"\n"
+          "void (*hook_random4)(const InfEnv *, uint32_t, uint32_t, uint64_t, uint32_t *);\n"
+          "void (*hook_sgemm)(int, int, int64_t, int64_t, int64_t, const float *, int64_t,\n"
+          "                   const float *, int64_t, float *, int64_t, int);\n"
+          "#define inf_random4 hook_random4\n#define inf_sgemm hook_sgemm\n",
+          out);
+    loop_print_c_prelude(out);
+    for (uint32_t i = 0; i < o->entry.n; i++) {
+        Entry *e = &o->entry.data[i];
+        const char *name = e->name;
+        if (*find(o, o->by_name, e->name_hash, name, NULL) != i + 1) {
+            /* The name is another kernel's. */
+            e->name = arena_printf(&o->arena, "%s_%u", name, i);
+            fprintf(out, "#define %s %s\n%s\n#undef %s\n", name, e->name, e->text, name);
+        } else {
+            fprintf(out, "%s\n", e->text);
+        }
+    }
+    fputs("InfKernel *const kernel_table[] = {", out);
+    for (uint32_t i = 0; i < o->entry.n; i++) fprintf(out, "%s,\n", o->entry.data[i].name);
+    fputs("0};\n", out);
+}
+
+static void run_cc(const char *cc, const char *march, const char *source, const char *object) {
+    char march_flag[256];
+    const char *argv[32], *named = getenv("INFINIC_TEST_CC");
+    snprintf(march_flag, sizeof march_flag, "-march=%s", march != NULL ? march : "native");
+    const char *const rest[] = {march_flag, "-fPIC", "-shared", "-I.",
+                                "-o",       object,  source,    "-lm"};
+    int n = 0;
+    argv[n++] = cc != NULL ? cc : named != NULL ? named : "cc";
+    for (int i = 0; loop_c_flags[i] != NULL; i++) argv[n++] = loop_c_flags[i];
+    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) argv[n++] = rest[i];
+    argv[n] = NULL;
+    pid_t pid = fork();
+    if (pid == 0) {
+        unsetenv("LD_PRELOAD");
+        execvp(argv[0], (char *const *)(uintptr_t)argv);
+        _exit(127);
+    }
+    int status = 0;
+    if (pid < 0 || waitpid(pid, &status, 0) < 0 || status != 0) die("cc failed");
+}
+
+static void set_hook(const Object *o, const char *name, void *fn) {
+    void **hook = dlsym(o->library, name);
+    if (hook == NULL) die(name);
+    *hook = fn;
+}
+
+void object_build(Object *o, const char *cc, const char *march) {
+    char dir[] = "/tmp/infinic-object-XXXXXX";
+    if (mkdtemp(dir) == NULL) die("mkdtemp");
+    const char *source = arena_printf(&o->arena, "%s/k.c", dir);
+    const char *object = arena_printf(&o->arena, "%s/k.so", dir);
+    FILE *out = fopen(source, "w");
+    if (out == NULL) die(source);
+    print_unit(o, out);
+    fclose(out);
+    if (getenv("INFINIC_KEEP") != NULL) fprintf(stderr, "kept: %s\n", source);
+    run_cc(cc, march, source, object);
+    o->library = dlopen(object, RTLD_NOW);
+    if (o->library == NULL) die(dlerror());
+    o->table = dlsym(o->library, "kernel_table");
+    set_hook(o, "hook_random4", (void *)(uintptr_t)inf_random4);
+    set_hook(o, "hook_sgemm", (void *)(uintptr_t)inf_sgemm);
+    if (getenv("INFINIC_KEEP") != NULL) return;
+    unlink(source);
+    unlink(object);
+    rmdir(dir);
+}
+
+InfKernel *object_kernel(const Object *o, uint32_t i) { return o->table[i]; }
+
+void object_free(Object *o) {
+    if (o->library != NULL) dlclose(o->library);
+    arena_free(&o->arena);
+    mem_free(o);
+}

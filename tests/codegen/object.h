@@ -1,0 +1,33 @@
+/* object.h - generated kernels in one shared object: C text in, functions out.
+ *
+ * Compiled by cc with the flags of generated programs, loaded, and bound to this program's
+ * inf_sgemm and inf_random4. INFINIC_TEST_CC names another compiler; with INFINIC_KEEP set the C
+ * file stays and its path is printed.
+ */
+#ifndef INFINIC_TESTS_CODEGEN_OBJECT_H
+#define INFINIC_TESTS_CODEGEN_OBJECT_H
+
+#include "ir/arena.h"
+#include "runtime/plan.h"
+
+#include <stdio.h>
+
+typedef struct Object Object;
+
+Object *object_new(void);
+
+/* Adds the text of a kernel function `name`; its number. Equal texts are one kernel, however often
+ * they are added; a name that stands for another text already gets a new one. */
+uint32_t object_add(Object *o, const char *name, const char *text);
+uint32_t object_count(const Object *o);
+
+/* Compiles and loads all kernels; ends the program with the compiler's words when that fails.
+ *   cc      NULL: the system's
+ *   march   NULL: native */
+void object_build(Object *o, const char *cc, const char *march);
+
+/* After object_build; valid until object_free. */
+InfKernel *object_kernel(const Object *o, uint32_t i);
+void object_free(Object *o);
+
+#endif

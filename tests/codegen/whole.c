@@ -1,0 +1,410 @@
+/* whole.c - compiled cases and their runs on the runtime's engine; see whole.h. */
+#include "tests/codegen/whole_make.h"
+
+#include "codegen/program.h"
+#include "passes/pass.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct Whole {
+    Arena arena;
+    Sources sources;
+    Diag diag;
+    const WholeCase *c;
+    Module *m;
+    Program *program;
+    Plan plan; /* with kernel functions */
+    PlanKernel *kernel;
+    uint32_t *number; /* of each kernel in the object */
+};
+
+static void die(const char *what) {
+    fprintf(stderr, "whole: %s\n", what);
+    exit(3);
+}
+
+/* ---- compiling ------------------------------------------------------------------------------ */
+
+Whole *whole_new(const WholeCase *c, WholeVariant v, Object *o) {
+    Whole *w = mem_alloc(sizeof *w);
+    Arena scratch = {0};
+    w->c = c;
+    sources_init(&w->sources, &w->arena);
+    diag_init(&w->diag, &w->arena, &w->sources, stderr);
+    w->m = module_new(&w->arena, &w->sources, &w->diag);
+    whole_make(c, w->m);
+    PassOptions options = {.no_fuse = v.no_fuse, .no_reuse = v.no_reuse};
+    PassContext ctx = {.mod = w->m, .scratch = &scratch, .options = &options};
+    if (!passes_run(&ctx)) {
+        diag_finish(&w->diag);
+        die("passes refused a random graph");
+    }
+    arena_free(&scratch);
+    CodegenOptions *codegen = ARENA_NEW(&w->arena, CodegenOptions);
+    *codegen = (CodegenOptions){.version = "test", .threads_always = true};
+    w->program = codegen_build(w->m, ctx.table, codegen, &w->arena);
+    w->number = ARENA_ARRAY(&w->arena, uint32_t, w->program->kernels.n);
+    for (uint32_t i = 0; i < w->program->kernels.n; i++) {
+        const KernelRow *row = &w->program->kernels.data[i];
+        w->number[i] = object_add(o, row->name, row->text);
+    }
+    return w;
+}
+
+uint32_t whole_launches(const Whole *w) { return w->program->steps.n; }
+
+void whole_free(Whole *w) {
+    arena_free(&w->arena);
+    mem_free(w);
+}
+
+static void link_kernels(Whole *w, const Object *o) {
+    if (w->kernel != NULL) return;
+    w->plan = *codegen_plan(w->program);
+    w->kernel = ARENA_ARRAY(&w->arena, PlanKernel, w->plan.nkernel);
+    for (uint32_t i = 0; i < w->plan.nkernel; i++) {
+        w->kernel[i] = w->plan.kernel[i];
+        w->kernel[i].fn = object_kernel(o, w->number[i]);
+    }
+    w->plan.kernel = w->kernel;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* NaN as f32, an index far outside as i32, true as bool. */
+static void poison(const InfEngine *m, PlanRegion region, int64_t begin, int64_t end) {
+    memset(m->base[region] + begin, 0xFF, (size_t)(end - begin));
+}
+
+static void poison_scratch(const InfEngine *m) {
+    poison(m, PLAN_REGION_slot, 0, m->plan->region_bytes[PLAN_REGION_slot]);
+    poison(m, PLAN_REGION_scratch, 0, m->plan->region_bytes[PLAN_REGION_scratch]);
+}
+
+static int64_t param_elems(const Whole *w, int i) {
+    return type_elems(w->m->types, w->m->param[i].type);
+}
+
+/* The gradient block of a use, in elements of the grad region. */
+static int64_t grad_at(const Whole *w, int param, int use) {
+    const Param *p = &w->m->param[param];
+    int64_t stride = (param_elems(w, param) + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
+    return use == 0 ? p->offset_elems : p->use_offset_elems + (use - 1) * stride;
+}
+
+static void store(const EvalTensor *t, float *to, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = (float)t->data[i];
+}
+
+static void fill(const Whole *w, const InfEngine *m, const WholeExpected *e) {
+    poison(m, PLAN_REGION_scalar, 0, w->plan.region_bytes[PLAN_REGION_scalar]);
+    poison(m, PLAN_REGION_data, 0, w->plan.region_bytes[PLAN_REGION_data]);
+    float *param = inf_engine_at(m, PLAN_REGION_param, 0);
+    float *state = inf_engine_at(m, PLAN_REGION_state, 0);
+    for (int i = 0; i < w->m->nparam; i++) {
+        int64_t at = w->m->param[i].offset_elems, n = param_elems(w, i);
+        store(&e->weight[i], param + at, n);
+        for (int k = 0; k < w->m->nstate; k++)
+            store(&e->state[k][i], state + k * w->m->flat_elems + at, n);
+        for (int use = 0; use < w->m->param[i].uses; use++)
+            poison(m, PLAN_REGION_grad, 4 * grad_at(w, i, use), 4 * (grad_at(w, i, use) + n));
+    }
+    for (int k = 0; k < HOST_SCALAR_COUNT; k++)
+        inf_engine_set((InfEngine *)(uintptr_t)m, (HostScalar)k, whole_scalar(w->c, k));
+}
+
+static void stage(const InfEngine *m, const PlanProgram *p, const WholeExpected *e,
+                  int microbatch) {
+    for (uint32_t i = 0; i < p->ninput; i++) {
+        const PlanInput *in = &p->input[i];
+        for (int k = 0; k < e->forward->nin; k++) {
+            const Port *port = &e->forward->in_port[k];
+            if (port->role != ROLE_data || strcmp(port->name, in->name) != 0) continue;
+            const EvalTensor *t = &e->data[microbatch][k];
+            void *to = inf_engine_at(m, in->at.region, in->at.offset);
+            int64_t n = type_elems(e->m->types, t->type);
+            for (int64_t j = 0; j < n; j++) {
+                if (in->dtype == PLAN_i32) ((int32_t *)to)[j] = (int32_t)t->data[j];
+                else ((float *)to)[j] = (float)t->data[j];
+            }
+        }
+    }
+}
+
+/* ---- results --------------------------------------------------------------------------------- */
+
+static void keep(WholeResult *r, const char *name, const float *value, int64_t n) {
+    vec_push(&r->arena, &r->name, arena_strdup(&r->arena, name));
+    vec_push(&r->arena, &r->begin, (int64_t)r->value.n);
+    for (int64_t i = 0; i < n; i++) vec_push(&r->arena, &r->value, value[i]);
+}
+
+static void keep_program(const InfEngine *m, const PlanProgram *p, const char *prefix,
+                         WholeResult *r) {
+    float sum = inf_engine_scalar(m, p->metric[0].sum);
+    float count = inf_engine_scalar(m, p->metric[0].count);
+    keep(r, arena_printf(&r->arena, "%sloss", prefix), &sum, 1);
+    keep(r, arena_printf(&r->arena, "%scount", prefix), &count, 1);
+    for (uint32_t i = 0; i < p->noutput; i++) {
+        const PlanOutput *out = &p->output[i];
+        int64_t n = 1;
+        for (int k = 0; k < out->ndim; k++) n *= out->dim[k];
+        keep(r, arena_printf(&r->arena, "%s%s", prefix, out->name),
+             inf_engine_at(m, out->at.region, out->at.offset), n);
+    }
+}
+
+/* Gradients as they lie in memory, and one a parameter, all uses added. */
+static void keep_grads(const Whole *w, const InfEngine *m, WholeResult *r) {
+    const float *grad = inf_engine_at(m, PLAN_REGION_grad, 0);
+    keep(r, "grad region", grad, w->m->grad_elems);
+    for (int i = 0; i < w->m->nparam; i++) {
+        int64_t n = param_elems(w, i);
+        float *sum = ARENA_ARRAY(&r->arena, float, n);
+        for (int64_t k = 0; k < n; k++) {
+            double all = 0;
+            for (int use = 0; use < w->m->param[i].uses; use++)
+                all += (double)grad[grad_at(w, i, use) + k];
+            sum[k] = (float)all;
+        }
+        keep(r, arena_printf(&r->arena, "grad %d", i), sum, n);
+    }
+}
+
+static void keep_update(const Whole *w, const InfEngine *m, WholeResult *r) {
+    keep(r, "weights", inf_engine_at(m, PLAN_REGION_param, 0), w->m->flat_elems);
+    keep(r, "states", inf_engine_at(m, PLAN_REGION_state, 0), w->m->nstate * w->m->flat_elems);
+    float norm = inf_engine_scalar(m, w->plan.grad_norm);
+    keep(r, "norm", &norm, 1);
+}
+
+static const float *find_section(const WholeResult *r, const char *name, int64_t *n) {
+    for (uint32_t i = 0; i < r->name.n; i++) {
+        if (strcmp(r->name.data[i], name) != 0) continue;
+        int64_t end = i + 1 < r->name.n ? r->begin.data[i + 1] : (int64_t)r->value.n;
+        *n = end - r->begin.data[i];
+        return r->value.data + r->begin.data[i];
+    }
+    return NULL;
+}
+
+/* ---- the update, checked by PyTorch's formulas in f64 ------------------------------------------ */
+
+typedef struct Element {
+    double weight, state[WHOLE_STATES_MAX];
+} Element;
+
+static Element update_element(const WholeCase *c, bool decay, double g, Element old) {
+    const Optimizer *o = &c->optimizer;
+    double rate = decay ? o->decay : 0, lr = o->lr;
+    Element x = old;
+    if (o->kind != OPTIM_adamw) g += rate * x.weight;
+    if (o->kind == OPTIM_sgd) {
+        if (o->momentum != 0) {
+            x.state[0] = o->momentum * x.state[0] + g;
+            g = o->nesterov ? g + o->momentum * x.state[0] : x.state[0];
+        }
+        x.weight -= lr * g;
+        return x;
+    }
+    if (o->kind == OPTIM_adamw) x.weight *= 1 - lr * rate;
+    x.state[0] = o->beta1 * x.state[0] + (1 - o->beta1) * g;
+    x.state[1] = o->beta2 * x.state[1] + (1 - o->beta2) * g * g;
+    double root = sqrt(x.state[1] / whole_scalar(c, HOST_bias2)) + o->eps;
+    x.weight -= lr / whole_scalar(c, HOST_bias1) * x.state[0] / root;
+    return x;
+}
+
+static bool near(double got, double want, double size) {
+    return fabs(got - want) <= 4e-6 * (fabs(want) + size);
+}
+
+/* Elements between blocks, all zero. */
+static bool padding_is_zero(const Whole *w, const float *flat, float *seen) {
+    memset(seen, 0, (size_t)w->m->flat_elems * sizeof *seen);
+    for (int i = 0; i < w->m->nparam; i++)
+        for (int64_t k = 0; k < param_elems(w, i); k++) seen[w->m->param[i].offset_elems + k] = 1;
+    for (int64_t k = 0; k < w->m->flat_elems; k++)
+        if (seen[k] == 0 && flat[k] != 0) return false;
+    return true;
+}
+
+static const char *check_update(const Whole *w, const InfEngine *m, const WholeExpected *e,
+                                WholeResult *r) {
+    int64_t n, count = 0;
+    const float *param = inf_engine_at(m, PLAN_REGION_param, 0);
+    const float *state = inf_engine_at(m, PLAN_REGION_state, 0);
+    double inverse = 1 / fmax((double)*find_section(r, "count", &n), 1), sum = 0;
+    for (int i = 0; i < w->m->nparam; i++) {
+        const float *g = find_section(r, arena_printf(&r->arena, "grad %d", i), &count);
+        for (int64_t k = 0; k < count; k++) sum += pow((double)g[k] * inverse, 2);
+    }
+    double norm = sqrt(sum), clip = fmin(1, whole_scalar(w->c, HOST_clip) / (norm + 1e-6));
+    if (inf_engine_scalar(m, w->plan.update_ok) != 1) return "the update was not applied";
+    if (!near((double)inf_engine_scalar(m, w->plan.grad_norm), norm, 0)) return "grad_norm";
+    for (int i = 0; i < w->m->nparam; i++) {
+        const float *g = find_section(r, arena_printf(&r->arena, "grad %d", i), &count);
+        int64_t at = w->m->param[i].offset_elems;
+        for (int64_t k = 0; k < count; k++) {
+            Element x = {.weight = e->weight[i].data[k]};
+            for (int s = 0; s < w->m->nstate; s++) x.state[s] = e->state[s][i].data[k];
+            double mean = (double)g[k] * inverse * clip;
+            x = update_element(w->c, w->m->param[i].decay, mean, x);
+            bool ok = near((double)param[at + k], x.weight, 1);
+            for (int s = 0; s < w->m->nstate; s++)
+                ok &= near((double)state[s * w->m->flat_elems + at + k], x.state[s],
+                           1 + fabs(mean) + mean * mean);
+            if (!ok)
+                return arena_printf(&r->arena, "the update of parameter %d, element %lld: %g, not %g",
+                                    i, (long long)k, (double)param[at + k], x.weight);
+        }
+    }
+    float *seen = ARENA_ARRAY(&r->arena, float, w->m->flat_elems);
+    if (!padding_is_zero(w, param, seen)) return "padding between weights is not 0";
+    for (int s = 0; s < w->m->nstate; s++)
+        if (!padding_is_zero(w, state + s * w->m->flat_elems, seen))
+            return "padding between states is not 0";
+    return NULL;
+}
+
+/* ---- running ---------------------------------------------------------------------------------- */
+
+static void run_update(const Whole *w, InfEngine *m) {
+    const PlanRank *rank = &w->plan.program[0].rank[0];
+    poison_scratch(m);
+    m->env.microbatch = 0;
+    for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++)
+        if (w->plan.task[i].kind == PTASK_update) inf_engine_run(m, w->plan.task[i].program);
+}
+
+static void run_eval(const Whole *w, InfEngine *m, const WholeExpected *e, WholeResult *r) {
+    const PlanProgram *eval = &w->plan.program[1];
+    poison_scratch(m);
+    stage(m, eval, e, 0);
+    m->env.microbatch = 0;
+    inf_engine_run(m, w->plan.task[eval->rank[0].task].program);
+    keep_program(m, eval, "eval ", r);
+}
+
+static void run_gradients(const Whole *w, InfEngine *m, const WholeExpected *e, WholeResult *r) {
+    const PlanProgram *train = &w->plan.program[0];
+    const PlanRank *rank = &train->rank[0];
+    for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++) {
+        const PlanTask *task = &w->plan.task[i];
+        if (task->kind == PTASK_update) continue;
+        if (task->kind == PTASK_forward) {
+            poison_scratch(m);
+            stage(m, train, e, task->microbatch);
+        }
+        m->env.microbatch = task->microbatch;
+        inf_engine_run(m, task->program);
+    }
+    keep_program(m, train, "", r);
+    keep_grads(w, m, r);
+}
+
+/* A loss that is not finite changes nothing. */
+static const char *check_refusal(const Whole *w, InfEngine *m, WholeResult *r) {
+    int64_t n;
+    *(float *)inf_engine_at(m, PLAN_REGION_scalar, w->plan.program[0].metric[0].sum) = NAN;
+    run_update(w, m);
+    if (inf_engine_scalar(m, w->plan.update_ok) != 0) return "an update with a NaN loss";
+    const float *was = find_section(r, "weights", &n);
+    if (memcmp(was, inf_engine_at(m, PLAN_REGION_param, 0), (size_t)n * sizeof *was) != 0)
+        return "weights changed after a NaN loss";
+    was = find_section(r, "states", &n);
+    if (memcmp(was, inf_engine_at(m, PLAN_REGION_state, 0), (size_t)n * sizeof *was) != 0)
+        return "states changed after a NaN loss";
+    return NULL;
+}
+
+const char *whole_run(Whole *w, const Object *o, const WholeExpected *e, int threads,
+                      WholeResult *r) {
+    InfError error = {0};
+    InfEngine m = {0};
+    *r = (WholeResult){0};
+    link_kernels(w, o);
+    if (inf_engine_open(&error, &w->plan, threads, WHOLE_SEED, &m) != INF_OK) die("no memory");
+    m.env.step = WHOLE_STEP;
+    fill(w, &m, e);
+    run_eval(w, &m, e, r);
+    run_gradients(w, &m, e, r);
+    run_update(w, &m);
+    keep_update(w, &m, r);
+    const char *why = check_update(w, &m, e, r);
+    if (why == NULL) why = check_refusal(w, &m, r);
+    inf_engine_close(&m);
+    return why;
+}
+
+/* ---- comparing -------------------------------------------------------------------------------- */
+
+void whole_result_free(WholeResult *r) { arena_free(&r->arena); }
+
+static double norm_of(const double *x, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
+    return sqrt(sum);
+}
+
+/* Largest gradient norm: what the rounding of others may leave in a small one. */
+static double grad_scale(const WholeExpected *e) {
+    double largest = 0;
+    for (uint32_t i = 0; i < e->section.n; i++)
+        if (strncmp(e->section.data[i].name, "grad ", 5) == 0)
+            largest = fmax(largest, norm_of(e->section.data[i].exact, e->section.data[i].n));
+    return largest;
+}
+
+/* Norm of the difference over what is allowed: 24 times what rounding every value costs, 2e-6 of
+ * the value, and for gradients 1e-7 of the largest one. Sums in f32 round more often than values,
+ * and the C target's functions err by 2 units in the last place. */
+static double share_of(const WholeExpected *e, const WholeSection *s, const float *got) {
+    double difference = 0, rounding = 0;
+    for (int64_t i = 0; i < s->n; i++) {
+        if (!isfinite(got[i])) return (double)INFINITY;
+        difference += pow((double)got[i] - s->exact[i], 2);
+        rounding += pow(s->rounded[i] - s->exact[i], 2);
+    }
+    bool grad = strncmp(s->name, "grad ", 5) == 0;
+    double allowed = 24 * sqrt(rounding) + 2e-6 * norm_of(s->exact, s->n) +
+                     (grad ? 1e-7 * grad_scale(e) : 0) + 1e-30;
+    return sqrt(difference) / allowed;
+}
+
+const char *whole_compare(const WholeExpected *e, WholeResult *r, double *worst) {
+    const char *why = NULL;
+    *worst = 0;
+    for (uint32_t i = 0; i < e->section.n; i++) {
+        const WholeSection *s = &e->section.data[i];
+        int64_t n = 0;
+        const float *got = find_section(r, s->name, &n);
+        if (got == NULL) return arena_printf(&r->arena, "'%s' is missing", s->name);
+        if (n != s->n) return arena_printf(&r->arena, "'%s' has %lld elements, not %lld", s->name,
+                                           (long long)n, (long long)s->n);
+        double share = share_of(e, s, got);
+        if (share <= *worst) continue;
+        *worst = share;
+        if (share > 1)
+            why = arena_printf(&r->arena, "'%s' differs by %.3g times what is allowed (%.9g, %.9g)",
+                               s->name, share, (double)got[0], s->exact[0]);
+    }
+    return why;
+}
+
+const char *whole_compare_bits(const WholeResult *a, WholeResult *b) {
+    if (a->value.n != b->value.n || a->name.n != b->name.n) return "other results";
+    for (uint32_t i = 0; i < a->name.n; i++) {
+        int64_t n = 0, m = 0;
+        const float *x = find_section(a, a->name.data[i], &n);
+        const float *y = find_section(b, a->name.data[i], &m);
+        if (y == NULL || n != m) return "other results";
+        for (int64_t k = 0; k < n; k++)
+            if (memcmp(x + k, y + k, sizeof *x) != 0)
+                return arena_printf(&b->arena, "'%s'[%lld] is %.9g, not %.9g", a->name.data[i],
+                                    (long long)k, (double)y[k], (double)x[k]);
+    }
+    return NULL;
+}

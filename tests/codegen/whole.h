@@ -1,0 +1,87 @@
+/* whole.h - a random model through the whole path: passes, code generation, the runtime's engine;
+ * and what the f64 evaluator says it should give.
+ *
+ * A case is a random graph with settings, all decided by its seed. It is compiled in several ways;
+ * kernels of many programs go into one Object. A run evaluates once and makes one training step of
+ * several microbatches, on memory that holds NaN wherever nothing was written yet.
+ */
+#ifndef INFINIC_TESTS_CODEGEN_WHOLE_H
+#define INFINIC_TESTS_CODEGEN_WHOLE_H
+
+#include "ir/eval.h"
+#include "runtime/engine.h"
+#include "tests/codegen/object.h"
+#include "tests/ir/randgraph.h"
+
+enum { WHOLE_MICROBATCHES_MAX = 3, WHOLE_STATES_MAX = 2 };
+
+typedef struct WholeCase {
+    RandOptions rand;
+    int64_t microbatches;
+    Optimizer optimizer;
+    double clip; /* 0: off */
+} WholeCase;
+
+WholeCase whole_case(uint64_t seed);
+
+/* --- what is expected --- */
+
+/* Sections are named parts of a result: "loss", "grad 3", "eval o1". */
+typedef struct WholeSection {
+    const char *name;
+    int64_t n;
+    double *exact, *rounded; /* by the evaluator; with every value rounded to f32 */
+} WholeSection;
+
+typedef struct WholeExpected {
+    Arena arena;
+    Sources sources;
+    Diag diag;
+    Module *m;
+    const WholeCase *c;
+    EvalTensor **data;   /* [microbatch][input of the forward graph] */
+    EvalTensor *weight;  /* by parameter */
+    EvalTensor *state[WHOLE_STATES_MAX];
+    const Graph *forward;
+    VEC(WholeSection) section;
+} WholeExpected;
+
+/* `c` must live as long as the result. */
+WholeExpected *whole_expect(const WholeCase *c);
+void whole_expected_free(WholeExpected *e);
+
+/* --- what is computed --- */
+
+typedef struct WholeVariant {
+    bool no_fuse, no_reuse;
+} WholeVariant;
+
+typedef struct Whole Whole;
+
+/* Compiles the case down to kernels, which are added to `o`. */
+Whole *whole_new(const WholeCase *c, WholeVariant v, Object *o);
+uint32_t whole_launches(const Whole *w); /* steps of all chunks */
+void whole_free(Whole *w);
+
+/* All results of one run as f32, sections one after another in the order of their making; equal
+ * programs give equal layouts. */
+typedef struct WholeResult {
+    Arena arena;
+    VEC(const char *) name;
+    VEC(int64_t) begin; /* where the section begins in `value` */
+    VEC(float) value;
+} WholeResult;
+
+/* Runs once; `o` is built. Returns NULL or what is wrong with the update or the memory around the
+ * results (in r->arena). */
+const char *whole_run(Whole *w, const Object *o, const WholeExpected *e, int threads,
+                      WholeResult *r);
+
+/* NULL, or which section differs from the evaluator by more than rounding explains; sets *worst to
+ * the largest share of what is allowed. */
+const char *whole_compare(const WholeExpected *e, WholeResult *r, double *worst);
+/* NULL, or the first element whose bits differ. */
+const char *whole_compare_bits(const WholeResult *a, WholeResult *b);
+void whole_result_free(WholeResult *r);
+
+#endif
