@@ -29,12 +29,11 @@ Ast *ast_push(Arena *a, Ast *parent, Ast *child) {
 
 const char *ast_op_text(AstOp op) {
     static const char *const text[AST_OP_COUNT] = {
-        [AST_OP_none] = "",   [AST_OP_pipe] = "|>",  [AST_OP_or] = "or",
-        [AST_OP_and] = "and", [AST_OP_not] = "not",  [AST_OP_lt] = "<",
-        [AST_OP_gt] = ">",    [AST_OP_le] = "<=",    [AST_OP_ge] = ">=",
-        [AST_OP_eq] = "==",   [AST_OP_ne] = "!=",    [AST_OP_add] = "+",
-        [AST_OP_sub] = "-",   [AST_OP_mul] = "*",    [AST_OP_div] = "/",
-        [AST_OP_mod] = "%",   [AST_OP_floordiv] = "//", [AST_OP_matmul] = "@",
-        [AST_OP_neg] = "-",   [AST_OP_pow] = "^",    [AST_OP_assign] = "="};
+        [AST_OP_none] = "",       [AST_OP_pipe] = "|>",  [AST_OP_or] = "or", [AST_OP_and] = "and",
+        [AST_OP_not] = "not",     [AST_OP_lt] = "<",     [AST_OP_gt] = ">",  [AST_OP_le] = "<=",
+        [AST_OP_ge] = ">=",       [AST_OP_eq] = "==",    [AST_OP_ne] = "!=", [AST_OP_add] = "+",
+        [AST_OP_sub] = "-",       [AST_OP_mul] = "*",    [AST_OP_div] = "/", [AST_OP_mod] = "%",
+        [AST_OP_floordiv] = "//", [AST_OP_matmul] = "@", [AST_OP_neg] = "-", [AST_OP_pow] = "^",
+        [AST_OP_assign] = "="};
     return text[op];
 }

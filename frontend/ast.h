@@ -55,9 +55,9 @@ struct Ast {
         double number;
         bool truth;
     } u;
-    int64_t integer;    /* number: its exact value when is_integer */
-    uint16_t depth;     /* 1 for a leaf */
-    bool is_integer;    /* number: written without '.' and exponent, or a whole number of bytes */
+    int64_t integer; /* number: its exact value when is_integer */
+    uint16_t depth;  /* 1 for a leaf */
+    bool is_integer; /* number: written without '.' and exponent, or a whole number of bytes */
     uint32_t n;
     uint32_t cap;
     Ast **child;

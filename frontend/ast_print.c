@@ -27,13 +27,29 @@ static void print_list(Text *t, const Ast *n, uint32_t from, uint32_t to) {
     }
 }
 
+static void print_parens(Text *t, const Ast *n) {
+    put(t, "(");
+    print(t, n);
+    put(t, ")");
+}
+
+static void print_spaced(Text *t, const Ast *n) {
+    for (uint32_t i = 0; i < n->n; i++) {
+        put(t, i > 0 ? " " : "");
+        print(t, n->child[i]);
+    }
+}
+
 static void print_string(Text *t, const char *s) {
     put(t, "\"");
     for (; *s != '\0'; s++) {
         char one[3] = {'\\', *s, '\0'};
-        if (*s == '\n') one[1] = 'n';
-        else if (*s == '\t') one[1] = 't';
-        else if (*s != '"' && *s != '\\') one[0] = *s, one[1] = '\0';
+        if (*s == '\n')
+            one[1] = 'n';
+        else if (*s == '\t')
+            one[1] = 't';
+        else if (*s != '"' && *s != '\\')
+            one[0] = *s, one[1] = '\0';
         put(t, one);
     }
     put(t, "\"");
@@ -42,10 +58,10 @@ static void print_string(Text *t, const char *s) {
 /* Binding strength: operators of one level of the grammar share it; primaries bind tightest. */
 static int strength(const Ast *n) {
     static const int of_op[AST_OP_COUNT] = {
-        [AST_OP_pipe] = 1, [AST_OP_or] = 2,  [AST_OP_and] = 3,      [AST_OP_not] = 4,
-        [AST_OP_lt] = 5,   [AST_OP_gt] = 5,  [AST_OP_le] = 5,       [AST_OP_ge] = 5,
-        [AST_OP_eq] = 5,   [AST_OP_ne] = 5,  [AST_OP_add] = 6,      [AST_OP_sub] = 6,
-        [AST_OP_mul] = 7,  [AST_OP_div] = 7, [AST_OP_floordiv] = 7, [AST_OP_mod] = 7,
+        [AST_OP_pipe] = 1,   [AST_OP_or] = 2,  [AST_OP_and] = 3,      [AST_OP_not] = 4,
+        [AST_OP_lt] = 5,     [AST_OP_gt] = 5,  [AST_OP_le] = 5,       [AST_OP_ge] = 5,
+        [AST_OP_eq] = 5,     [AST_OP_ne] = 5,  [AST_OP_add] = 6,      [AST_OP_sub] = 6,
+        [AST_OP_mul] = 7,    [AST_OP_div] = 7, [AST_OP_floordiv] = 7, [AST_OP_mod] = 7,
         [AST_OP_matmul] = 8, [AST_OP_neg] = 9, [AST_OP_pow] = 10};
     return n->kind == AST_binary || n->kind == AST_unary ? of_op[n->op] : 11;
 }
@@ -143,11 +159,11 @@ static void print(Text *t, const Ast *n) {
     case AST_member:
         put(t, n->text);
         put(t, ": ");
-        for (uint32_t i = 0; i < n->n; i++) put(t, i > 0 ? " " : ""), print(t, n->child[i]);
+        print_spaced(t, n);
         break;
     case AST_ctor:
         put(t, n->text);
-        if (n->n > 0) put(t, "("), print(t, n->child[0]), put(t, ")");
+        if (n->n > 0) print_parens(t, n->child[0]);
         break;
     case AST_suffix: print_named(t, n, " "); break;
     case AST_assign:
@@ -164,7 +180,7 @@ static void print(Text *t, const Ast *n) {
     case AST_list: put(t, "["), print_list(t, n, 0, n->n), put(t, "]"); break;
     case AST_group:
         put(t, "(");
-        for (uint32_t i = 0; i < n->n; i++) put(t, i > 0 ? " " : ""), print(t, n->child[i]);
+        print_spaced(t, n);
         put(t, ")");
         break;
     case AST_name:
@@ -179,7 +195,7 @@ static void print(Text *t, const Ast *n) {
     case AST_field: print_at(t, n->child[0], 11), put(t, "."), put(t, n->text); break;
     case AST_call:
         print_at(t, n->child[0], 11);
-        put(t, "("), print(t, n->child[1]), put(t, ")");
+        print_parens(t, n->child[1]);
         break;
     case AST_index: print_at(t, n->child[0], 11), print(t, n->child[1]); break;
     case AST_tuple: put(t, "("), print_list(t, n, 0, n->n), put(t, ")"); break;
@@ -191,7 +207,7 @@ void ast_print(FILE *out, const Ast *node) {
     Arena arena = {0};
     Text t = {.arena = &arena};
     print(&t, node);
-    fwrite(t.out.data, 1, t.out.n, out);
+    if (t.out.n > 0) fwrite(t.out.data, 1, t.out.n, out);
     arena_free(&arena);
 }
 

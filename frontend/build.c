@@ -22,19 +22,21 @@ bool shape_fits(Lower *l, Dtype dtype, int ndim, const Dim *dims, Span span) {
     }
     for (int i = 0; i < ndim; i++) {
         if (dims[i].value > 0) continue;
-        lower_error(l, E019, span, "dimension %s of %s is not positive", dim_with_value(l->arena, dims[i]),
-                    dims_text(l->arena, dims, ndim));
+        lower_error(l, E019, span, "dimension %s of %s is not positive",
+                    dim_with_value(l->arena, dims[i]), dims_text(l->arena, dims, ndim));
         return false;
     }
     if (ir_type(l, dtype, ndim, dims).id != 0) return true;
-    lower_error(l, E026, span, "a tensor %s has more than 2^63 bytes", dims_text(l->arena, dims, ndim));
+    lower_error(l, E026, span, "a tensor %s has more than 2^63 bytes",
+                dims_text(l->arena, dims, ndim));
     return false;
 }
 
 Value tensor_new(Lower *l, Dtype dtype, int ndim, const Dim *dims, Val val, Span span) {
     Dim *copy = ARENA_ARRAY(l->arena, Dim, ndim + 1);
     if (ndim > 0) memcpy(copy, dims, (size_t)ndim * sizeof(Dim));
-    return (Value){.kind = VALUE_tensor, .span = span, .dtype = dtype, .ndim = ndim, .dims = copy, .val = val};
+    return (Value){
+        .kind = VALUE_tensor, .span = span, .dtype = dtype, .ndim = ndim, .dims = copy, .val = val};
 }
 
 Value tensor_like(const Value *like, Dtype dtype, Val val, Span span) {
@@ -54,17 +56,19 @@ Value value_plain(const Value *v) {
 
 bool want_float(Lower *l, const Value *v, const char *what, Span span) {
     if (dtype_is_float(v->dtype)) return true;
-    DiagRef e = lower_error(l, E019, span, "%s needs a float tensor, got %s", what, value_type_text(l->arena, v));
+    DiagRef e = lower_error(l, E019, span, "%s needs a float tensor, got %s", what,
+                            value_type_text(l->arena, v));
     diag_hint(l->diag, e, "cast(x, f32) converts");
     return false;
 }
 
 bool want_ndim(Lower *l, const Value *v, int least, int most, const char *what, Span span) {
     if (v->ndim >= least && v->ndim <= most) return true;
-    const char *wanted = least == most ? arena_printf(l->arena, "rank %d", least)
-                       : most == NDIM_MAX ? arena_printf(l->arena, "rank %d or more", least)
-                                          : arena_printf(l->arena, "rank %d to %d", least, most);
-    lower_error(l, E012, span, "%s needs a tensor of %s, got %s", what, wanted, dims_text(l->arena, v->dims, v->ndim));
+    const char *wanted = least == most      ? arena_printf(l->arena, "rank %d", least)
+                         : most == NDIM_MAX ? arena_printf(l->arena, "rank %d or more", least)
+                                            : arena_printf(l->arena, "rank %d to %d", least, most);
+    lower_error(l, E012, span, "%s needs a tensor of %s, got %s", what, wanted,
+                dims_text(l->arena, v->dims, v->ndim));
     return false;
 }
 
@@ -94,7 +98,8 @@ Val const_like(Lower *l, double value, const Value *like) {
 int axis_of(Lower *l, const Value *axis, int ndim, Span span) {
     int64_t i = axis->dim.value < 0 ? axis->dim.value + ndim : axis->dim.value;
     if (i >= 0 && i < ndim) return (int)i;
-    lower_error(l, E019, span, "axis %" PRId64 " is outside a tensor of rank %d", axis->dim.value, ndim);
+    lower_error(l, E019, span, "axis %" PRId64 " is outside a tensor of rank %d", axis->dim.value,
+                ndim);
     return -1;
 }
 

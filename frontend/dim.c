@@ -23,9 +23,7 @@ bool dim_equal(Dim a, Dim b) {
     return a.factor == b.factor && strcmp(a.free, b.free) == 0;
 }
 
-bool dim_is_one(Dim d) {
-    return d.free == NULL && d.value == 1 && strcmp(d.text, "1") == 0;
-}
+bool dim_is_one(Dim d) { return d.free == NULL && d.value == 1 && strcmp(d.text, "1") == 0; }
 
 static int compare_names(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
@@ -69,8 +67,12 @@ static const char *join_text(Arena *a, char op, const char *x, const char *y) {
     int level = op == '+' || op == '-' ? 1 : op == '^' ? 3 : 2;
     bool wrap_x = text_strength(x) < level + (op == '^');
     bool wrap_y = text_strength(y) < level + (op != '+' && op != '*');
-    const char *sign = op == '/' ? "//" : op == '*' ? "*" : op == '+' ? "+" : op == '-' ? "-"
-                       : op == '%' ? "%" : "^";
+    const char *sign = op == '/'   ? "//"
+                       : op == '*' ? "*"
+                       : op == '+' ? "+"
+                       : op == '-' ? "-"
+                       : op == '%' ? "%"
+                                   : "^";
     return arena_printf(a, "%s%s%s%s%s%s%s", wrap_x ? "(" : "", x, wrap_x ? ")" : "", sign,
                         wrap_y ? "(" : "", y, wrap_y ? ")" : "");
 }
@@ -123,8 +125,10 @@ bool dim_apply(Arena *a, char op, Dim x, Dim y, Dim *result) {
             r.free = x.free;
             r.factor = x.factor / y.value;
         } else if (op == '+' || op == '-' || op == '/' || op == '%' || op == '^') {
-            if (y.free == NULL && y.value == 0 && (op == '+' || op == '-')) r = x;
-            else r.free = arena_printf(a, "(%s)", r.text);
+            if (y.free == NULL && y.value == 0 && (op == '+' || op == '-'))
+                r = x;
+            else
+                r.free = arena_printf(a, "(%s)", r.text);
         }
     }
     *result = r;

@@ -28,7 +28,8 @@ static const FunctionSpec table[] = {
     {"max", "x: any, y: any?, axis: ints?, keep: bool = false", fn_minmax, OP_max, true},
     {"sum", REDUCE_ARGS, fn_reduce, OP_reduce_sum, false},
     {"mean", REDUCE_ARGS, fn_reduce, OP_none, false},
-    {"var", "x: tensor, axis: ints?, keep: bool = false, correction: size = 1", fn_var, OP_none, false},
+    {"var", "x: tensor, axis: ints?, keep: bool = false, correction: size = 1", fn_var, OP_none,
+     false},
     {"softmax", "x: tensor, axis: int = -1", fn_softmax, OP_softmax, false},
     {"log_softmax", "x: tensor, axis: int = -1", fn_softmax, OP_log_softmax, false},
     {"flatten", "x: tensor, begin: size = 0", fn_flatten, OP_reshape, false},
@@ -37,7 +38,8 @@ static const FunctionSpec table[] = {
     {"transpose", "x: tensor, a: int = -2, b: int = -1", fn_transpose, OP_transpose, false},
     {"split", "x: tensor, n: count, axis: int = -1", fn_split, OP_slice, false},
     {"concat", "parts: tensors, axis: int = -1", fn_concat, OP_concat, false},
-    {"slice", "x: tensor, axis: int, begin: int, end: int, step: count = 1", fn_slice, OP_slice, false},
+    {"slice", "x: tensor, axis: int, begin: int, end: int, step: count = 1", fn_slice, OP_slice,
+     false},
     {"pad", "x: tensor, axis: int, low: size, high: size, value: float = 0", fn_pad, OP_pad, false},
     {"arange", "n: count", fn_arange, OP_iota, false},
     {"positions", "n: count", fn_arange, OP_iota, false},
@@ -45,12 +47,17 @@ static const FunctionSpec table[] = {
     {"gather", "x: tensor, index: tensor", fn_gather, OP_gather, false},
     {"matmul", "x: tensor, y: tensor", fn_matmul, OP_matmul, false},
     {"einsum", "spec: str, x: tensor, y: tensor?", fn_einsum, OP_matmul, false},
-    {"attention", "q: tensor, k: tensor, v: tensor, causal: bool = false, scale: positive?", fn_attention, OP_none, false},
-    {"rope", "x: tensor, theta: positive, style: word(half|interleaved), scaling: positive = 1", fn_rope, OP_none, false},
-    {"cross_entropy", "logits: tensor, targets: tensor, ignore: int = -100", fn_cross_entropy, OP_cross_entropy, false},
+    {"attention", "q: tensor, k: tensor, v: tensor, causal: bool = false, scale: positive?",
+     fn_attention, OP_none, false},
+    {"rope", "x: tensor, theta: positive, style: word(half|interleaved), scaling: positive = 1",
+     fn_rope, OP_none, false},
+    {"cross_entropy", "logits: tensor, targets: tensor, ignore: int = -100", fn_cross_entropy,
+     OP_cross_entropy, false},
     {"mse", "x: tensor, target: tensor", fn_mse, OP_none, false},
-    {"accuracy", "logits: tensor, targets: tensor, ignore: int = -100", fn_accuracy, OP_none, false},
-    {"topk", "logits: tensor, targets: tensor, k: count, ignore: int = -100", fn_topk, OP_none, false},
+    {"accuracy", "logits: tensor, targets: tensor, ignore: int = -100", fn_accuracy, OP_none,
+     false},
+    {"topk", "logits: tensor, targets: tensor, k: count, ignore: int = -100", fn_topk, OP_none,
+     false},
     {"dropout", "x: tensor, p: share = 0.5", fn_dropout, OP_none, false},
 };
 
@@ -83,12 +90,14 @@ static Value unary_static(Lower *l, const Call *c, const Value *x) {
     if (c->fn->op == OP_abs && x->kind == VALUE_int)
         return x->dim.value < 0 ? operate_unary(l, AST_OP_neg, x, c->span) : *x;
     if (!value_number(x, &number)) {
-        lower_error(l, E019, c->span, "%s needs a number or a tensor, got %s", c->fn->name, value_describe(l->arena, x));
+        lower_error(l, E019, c->span, "%s needs a number or a tensor, got %s", c->fn->name,
+                    value_describe(l->arena, x));
         return (Value){0};
     }
     double y = unary_number(c->fn->op, number);
     if (isfinite(y)) return value_float(y);
-    lower_error(l, E019, c->span, "%s of %s is not a finite number", c->fn->name, value_text(l->arena, x));
+    lower_error(l, E019, c->span, "%s of %s is not a finite number", c->fn->name,
+                value_text(l->arena, x));
     return (Value){0};
 }
 
@@ -115,14 +124,17 @@ Value fn_cast(Lower *l, const Call *c) {
 Value fn_where(Lower *l, const Call *c) {
     Value cond = c->arg[0], x = c->arg[1], y = c->arg[2];
     if (cond.dtype != DT_bool) {
-        DiagRef e = lower_error(l, E019, c->span, "where needs a bool condition, got %s", value_type_text(l->arena, &cond));
+        DiagRef e = lower_error(l, E019, c->span, "where needs a bool condition, got %s",
+                                value_type_text(l->arena, &cond));
         diag_hint(l->diag, e, "comparisons give bool: where(x > 0, a, b)");
         return (Value){0};
     }
-    if (x.kind != VALUE_tensor && y.kind != VALUE_tensor) { /* two numbers: f32 of the condition's shape */
+    if (x.kind != VALUE_tensor &&
+        y.kind != VALUE_tensor) { /* two numbers: f32 of the condition's shape */
         double number = 0;
         if (!value_number(&x, &number)) {
-            lower_error(l, E019, c->span, "where needs numbers or tensors, got %s", value_describe(l->arena, &x));
+            lower_error(l, E019, c->span, "where needs numbers or tensors, got %s",
+                        value_describe(l->arena, &x));
             return (Value){0};
         }
         Value like = tensor_like(&cond, DT_f32, cond.val, c->span);
@@ -135,8 +147,10 @@ Value fn_where(Lower *l, const Call *c) {
     shape.val = const_like(l, 0.0, &shape);
     if (!broadcast_pair(l, &cond, &shape, "where", c->span)) return (Value){0};
     for (int i = 0; i < cond.ndim; i++) dims[i] = cond.dims[i];
-    Val xv = broadcast_to(l, &x, x.dtype, cond.ndim, dims), yv = broadcast_to(l, &y, y.dtype, cond.ndim, dims);
-    return tensor_new(l, x.dtype, cond.ndim, dims, build3(&l->b, OP_select, cond.val, xv, yv), c->span);
+    Val xv = broadcast_to(l, &x, x.dtype, cond.ndim, dims),
+        yv = broadcast_to(l, &y, y.dtype, cond.ndim, dims);
+    return tensor_new(l, x.dtype, cond.ndim, dims, build3(&l->b, OP_select, cond.val, xv, yv),
+                      c->span);
 }
 
 Value scale_by(Lower *l, const Value *x, double factor, Span span) {
@@ -145,7 +159,8 @@ Value scale_by(Lower *l, const Value *x, double factor, Span span) {
 
 /* --- reductions --- */
 
-Value reduce_axes(Lower *l, const Value *x, Op op, const int64_t *axes, int n, bool keep, Span span) {
+Value reduce_axes(Lower *l, const Value *x, Op op, const int64_t *axes, int n, bool keep,
+                  Span span) {
     Dim dims[NDIM_MAX], kept[NDIM_MAX];
     int left = 0;
     for (int i = 0, k = 0; i < x->ndim; i++) {
@@ -171,7 +186,8 @@ Value fn_reduce(Lower *l, const Call *c) {
     int n = axes_of(l, &c->arg[1], x->ndim, axes, c->span);
     if (n < 0 || !want_float(l, x, c->fn->name, c->span)) return (Value){0};
     Value sum = reduce_axes(l, x, OP_reduce_sum, axes, n, c->arg[2].truth, c->span);
-    return c->fn->op == OP_reduce_sum ? sum : scale_by(l, &sum, 1.0 / product_of(x, axes, n), c->span);
+    return c->fn->op == OP_reduce_sum ? sum
+                                      : scale_by(l, &sum, 1.0 / product_of(x, axes, n), c->span);
 }
 
 /* Two passes: the mean first, then squares of differences; no cancellation at large means. */
@@ -182,8 +198,8 @@ Value fn_var(Lower *l, const Call *c) {
     if (n < 0 || !want_float(l, x, "var", c->span)) return (Value){0};
     double count = product_of(x, axes, n), left = count - (double)c->arg[3].dim.value;
     if (left <= 0) {
-        lower_error(l, E019, c->span, "var over %g elements with correction %s divides by %g", count,
-                    c->arg[3].dim.text, left);
+        lower_error(l, E019, c->span, "var over %g elements with correction %s divides by %g",
+                    count, c->arg[3].dim.text, left);
         return (Value){0};
     }
     Value mean = reduce_axes(l, x, OP_reduce_sum, axes, n, true, c->span);
@@ -208,7 +224,8 @@ Value fn_minmax(Lower *l, const Call *c) {
         }
         int n = axes_of(l, &c->arg[2], x.ndim, axes, c->span);
         if (n < 0 || !want_float(l, &x, c->fn->name, c->span)) return (Value){0};
-        return reduce_axes(l, &x, is_max ? OP_reduce_max : OP_reduce_min, axes, n, c->arg[3].truth, c->span);
+        return reduce_axes(l, &x, is_max ? OP_reduce_max : OP_reduce_min, axes, n, c->arg[3].truth,
+                           c->span);
     }
     if (c->arg[2].kind != VALUE_none || c->arg[3].truth) {
         lower_error(l, E008, c->span, "%s of two values takes no axis", c->fn->name);
@@ -217,8 +234,8 @@ Value fn_minmax(Lower *l, const Call *c) {
     double a = 0, b = 0;
     if (value_number(&x, &a) && value_number(&y, &b)) return (a < b) == is_max ? y : x;
     if (x.kind != VALUE_tensor && y.kind != VALUE_tensor) {
-        lower_error(l, E019, c->span, "%s does not apply to %s and %s", c->fn->name, value_describe(l->arena, &x),
-                    value_describe(l->arena, &y));
+        lower_error(l, E019, c->span, "%s does not apply to %s and %s", c->fn->name,
+                    value_describe(l->arena, &x), value_describe(l->arena, &y));
         return (Value){0};
     }
     if (!broadcast_pair(l, &x, &y, c->fn->name, c->span)) return (Value){0};

@@ -1,4 +1,5 @@
-/* functions.h - the functions of the language, one declaration a row of the table in functions.c. */
+/* functions.h - the functions of the language, one declaration a row of the table in functions.c.
+ */
 #ifndef FRONTEND_FUNCTIONS_H
 #define FRONTEND_FUNCTIONS_H
 
@@ -43,7 +44,8 @@ Value fn_topk(Lower *l, const Call *c);
 Value fn_dropout(Lower *l, const Call *c);
 
 /* Sum or mean over axes of a float tensor, keeping them as literal 1 when asked (functions.c). */
-Value reduce_axes(Lower *l, const Value *x, Op op, const int64_t *axes, int n, bool keep, Span span);
+Value reduce_axes(Lower *l, const Value *x, Op op, const int64_t *axes, int n, bool keep,
+                  Span span);
 
 /* x times a constant (functions.c). */
 Value scale_by(Lower *l, const Value *x, double factor, Span span);

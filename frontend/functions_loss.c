@@ -23,7 +23,8 @@ Value fn_softmax(Lower *l, const Call *c) {
     const Value *x = &c->arg[0];
     int axis = axis_of(l, &c->arg[1], x->ndim, c->span), last = x->ndim - 1;
     if (axis < 0 || !want_float(l, x, c->fn->name, c->span)) return (Value){0};
-    if (axis == last) return tensor_like(x, x->dtype, build1(&l->b, (Op)c->fn->op, x->val), c->span);
+    if (axis == last)
+        return tensor_like(x, x->dtype, build1(&l->b, (Op)c->fn->op, x->val), c->span);
     int64_t perm[NDIM_MAX];
     for (int i = 0; i < x->ndim; i++) perm[i] = i == axis ? last : i == last ? axis : i;
     Val moved = build1(&l->b, (Op)c->fn->op, build_transpose(&l->b, x->val, perm));
@@ -34,17 +35,20 @@ Value fn_softmax(Lower *l, const Call *c) {
 static bool check_targets(Lower *l, const Call *c, int ignore_arg) {
     const Value *logits = &c->arg[0], *targets = &c->arg[1];
     int64_t ignore = c->arg[ignore_arg].dim.value;
-    if (!want_ndim(l, logits, 1, NDIM_MAX, c->fn->name, c->span) || !want_float(l, logits, c->fn->name, c->span))
+    if (!want_ndim(l, logits, 1, NDIM_MAX, c->fn->name, c->span) ||
+        !want_float(l, logits, c->fn->name, c->span))
         return false;
     if (targets->dtype != DT_i32) {
-        lower_error(l, E019, c->span, "%s target must be i32, got %s", c->fn->name, dtype_name(targets->dtype));
+        lower_error(l, E019, c->span, "%s target must be i32, got %s", c->fn->name,
+                    dtype_name(targets->dtype));
         return false;
     }
     Dim classes = logits->dims[logits->ndim - 1];
     if (ignore >= 0 && ignore < classes.value) {
-        DiagRef e = lower_error(l, E019, c->arg[ignore_arg].span.file != 0 ? c->arg[ignore_arg].span : c->span,
-                                "ignore = %" PRId64 " may not be a valid class: there are %s", ignore,
-                                dim_with_value(l->arena, classes));
+        DiagRef e = lower_error(
+            l, E019, c->arg[ignore_arg].span.file != 0 ? c->arg[ignore_arg].span : c->span,
+            "ignore = %" PRId64 " may not be a valid class: there are %s", ignore,
+            dim_with_value(l->arena, classes));
         diag_hint(l->diag, e, "a negative number, such as -100 or -1, is never a class");
         return false;
     }
@@ -53,13 +57,16 @@ static bool check_targets(Lower *l, const Call *c, int ignore_arg) {
         return false;
     }
     bool same = targets->ndim == logits->ndim - 1;
-    for (int i = 0; same && i < targets->ndim; i++) same = dim_equal(targets->dims[i], logits->dims[i]);
+    for (int i = 0; same && i < targets->ndim; i++)
+        same = dim_equal(targets->dims[i], logits->dims[i]);
     if (same) return true;
-    DiagRef e = lower_error(l, E012, c->span, "dimension mismatch: %s of logits %s needs targets %s, got %s", c->fn->name,
-                            dims_text(l->arena, logits->dims, logits->ndim),
+    DiagRef e = lower_error(l, E012, c->span,
+                            "dimension mismatch: %s of logits %s needs targets %s, got %s",
+                            c->fn->name, dims_text(l->arena, logits->dims, logits->ndim),
                             dims_text(l->arena, logits->dims, logits->ndim - 1),
                             dims_text(l->arena, targets->dims, targets->ndim));
-    if (targets->ndim == logits->ndim) diag_hint(l->diag, e, "targets are class ids, not one-hot rows");
+    if (targets->ndim == logits->ndim)
+        diag_hint(l->diag, e, "targets are class ids, not one-hot rows");
     return false;
 }
 
@@ -91,7 +98,8 @@ Value fn_accuracy(Lower *l, const Call *c) {
     Attr attr = ATTR_INT(axis, logits->ndim - 1);
     Val best = graph_add(&l->b, OP_argmax, 1, &logits->val, 1, &attr, (Type){0})->out;
     Val hit = build_cast(&l->b, build2(&l->b, OP_eq, best, targets->val), DT_f32);
-    return mean_of(l, sum_all(l, hit), sum_all(l, counted(l, targets, c->arg[2].dim.value)), "accuracy", c->span);
+    return mean_of(l, sum_all(l, hit), sum_all(l, counted(l, targets, c->arg[2].dim.value)),
+                   "accuracy", c->span);
 }
 
 /* Among the k largest: fewer than k logits are larger than the target's. */
@@ -108,7 +116,8 @@ Value fn_topk(Lower *l, const Call *c) {
     score = reduce_axes(l, &score, OP_reduce_sum, last, 1, true, c->span);
     Value x = *logits;
     if (!broadcast_pair(l, &x, &score, "topk", c->span)) return (Value){0};
-    Value larger = tensor_like(logits, DT_f32, build_cast(&l->b, build2(&l->b, OP_gt, x.val, score.val), DT_f32), c->span);
+    Value larger = tensor_like(
+        logits, DT_f32, build_cast(&l->b, build2(&l->b, OP_gt, x.val, score.val), DT_f32), c->span);
     larger = reduce_axes(l, &larger, OP_reduce_sum, last, 1, false, c->span);
     Val hit = build2(&l->b, OP_lt, larger.val, const_like(l, (double)c->arg[2].dim.value, &larger));
     Val count = counted(l, targets, c->arg[3].dim.value);
@@ -124,14 +133,15 @@ Value fn_mse(Lower *l, const Call *c) {
     bool same = x.ndim == y.ndim;
     for (int i = 0; same && i < x.ndim; i++) same = dim_equal(x.dims[i], y.dims[i]);
     if (!same) {
-        lower_error(l, E012, c->span, "dimension mismatch: mse of %s and %s", dims_text(l->arena, x.dims, x.ndim),
-                    dims_text(l->arena, y.dims, y.ndim));
+        lower_error(l, E012, c->span, "dimension mismatch: mse of %s and %s",
+                    dims_text(l->arena, x.dims, x.ndim), dims_text(l->arena, y.dims, y.ndim));
         return (Value){0};
     }
     if (!broadcast_pair(l, &x, &y, "mse", c->span)) return (Value){0};
     Val d = build2(&l->b, OP_sub, x.val, y.val), square = build2(&l->b, OP_mul, d, d);
     Val count = const_like(l, 1.0, &x);
-    bool batched = l->valid.id != 0 && x.ndim > 0 && x.dims[0].value == val_info(l->b.g, l->valid)->dim[0];
+    bool batched =
+        l->valid.id != 0 && x.ndim > 0 && x.dims[0].value == val_info(l->b.g, l->valid)->dim[0];
     if (batched) {
         int64_t axes[1] = {0};
         count = build_broadcast(&l->b, l->valid, value_ir_type(l, &x), axes);
@@ -148,8 +158,10 @@ Value fn_dropout(Lower *l, const Call *c) {
     if (p >= 1) return tensor_like(x, x->dtype, const_like(l, 0.0, x), c->span);
     Value like = tensor_like(x, DT_f32, x->val, c->span);
     Attr stream = ATTR_INT(stream, l->mod->nstream++);
-    Val noise = graph_add(&l->b, OP_random_uniform, 0, NULL, 1, &stream, value_ir_type(l, &like))->out;
+    Val noise =
+        graph_add(&l->b, OP_random_uniform, 0, NULL, 1, &stream, value_ir_type(l, &like))->out;
     Val keep = build2(&l->b, OP_ge, noise, const_like(l, p, &like));
     Value scaled = scale_by(l, x, 1.0 / (1.0 - p), c->span);
-    return tensor_like(x, x->dtype, build3(&l->b, OP_select, keep, scaled.val, const_like(l, 0.0, x)), c->span);
+    return tensor_like(x, x->dtype,
+                       build3(&l->b, OP_select, keep, scaled.val, const_like(l, 0.0, x)), c->span);
 }

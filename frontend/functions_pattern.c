@@ -44,7 +44,8 @@ static bool side_add(Lower *l, Side *s, const Ast *e, int element) {
 static bool read_side(Lower *l, const Ast *list, Side *s) {
     *s = (Side){.elements = (int)list->n};
     if (list->n > NDIM_MAX) {
-        lower_error(l, E026, list->span, "a tensor of rank %u is over the limit of %d", list->n, NDIM_MAX);
+        lower_error(l, E026, list->span, "a tensor of rank %u is over the limit of %d", list->n,
+                    NDIM_MAX);
         return false;
     }
     for (uint32_t i = 0; i < list->n; i++) {
@@ -77,7 +78,8 @@ static const char *group_text(Lower *l, const Side *s, int element) {
     const char *text = "";
     for (int i = 0; i < s->n; i++)
         if (s->group[i] == element)
-            text = arena_printf(l->arena, "%s%s%s", text, *text != '\0' ? " " : "", s->name[i] != NULL ? s->name[i] : "1");
+            text = arena_printf(l->arena, "%s%s%s", text, *text != '\0' ? " " : "",
+                                s->name[i] != NULL ? s->name[i] : "1");
     return text;
 }
 
@@ -90,11 +92,14 @@ static bool match_element(Lower *l, Side *s, int element, Dim axis, const Value 
         if (first < 0) first = i;
         count++;
         if (s->known[i]) {
-            bool fits = count == 1 ? (product = s->size[i], true) : dim_apply(l->arena, '*', product, s->size[i], &product);
+            bool fits = count == 1 ? (product = s->size[i], true)
+                                   : dim_apply(l->arena, '*', product, s->size[i], &product);
             if (!fits) return false;
-        } else if (unknown < 0) unknown = i;
+        } else if (unknown < 0)
+            unknown = i;
         else {
-            lower_error(l, E016, s->span[i], "rearrange: (%s) has two names of unknown size", group_text(l, s, element));
+            lower_error(l, E016, s->span[i], "rearrange: (%s) has two names of unknown size",
+                        group_text(l, s, element));
             return false;
         }
     }
@@ -108,18 +113,21 @@ static bool match_element(Lower *l, Side *s, int element, Dim axis, const Value 
             s->known[unknown] = true;
             return true;
         }
-    } else if (dim_equal(product, axis)) return true;
+    } else if (dim_equal(product, axis))
+        return true;
     const char *shape = dims_text(l->arena, x->dims, x->ndim);
     if (count > 1) {
         const char *sizes = "";
         for (int i = 0; i < s->n; i++)
             if (s->group[i] == element && s->known[i])
-                sizes = arena_printf(l->arena, "%s, %s", sizes, dim_with_value(l->arena, s->size[i]));
-        lower_error(l, E016, s->span[first], "rearrange: (%s) does not divide: %s%s", group_text(l, s, element),
-                    dim_with_value(l->arena, axis), sizes);
+                sizes =
+                    arena_printf(l->arena, "%s, %s", sizes, dim_with_value(l->arena, s->size[i]));
+        lower_error(l, E016, s->span[first], "rearrange: (%s) does not divide: %s%s",
+                    group_text(l, s, element), dim_with_value(l->arena, axis), sizes);
     } else if (product.value == axis.value) {
-        lower_error(l, E014, s->span[first], "rearrange of %s: '%s' and '%s' are different dims although both are %lld", shape,
-                    product.text, axis.text, (long long)axis.value);
+        lower_error(l, E014, s->span[first],
+                    "rearrange of %s: '%s' and '%s' are different dims although both are %lld",
+                    shape, product.text, axis.text, (long long)axis.value);
     } else {
         lower_error(l, E012, s->span[first], "rearrange of %s: %s here, the tensor has %s", shape,
                     dim_with_value(l->arena, product), dim_with_value(l->arena, axis));
@@ -172,22 +180,27 @@ static Value apply_pattern(Lower *l, const Value *x, const Side *from, const Sid
         for (int i = 0; i < to->n; i++) {
             if (to->group[i] != e) continue;
             Dim size = to->name[i] == NULL ? to->size[i] : from->size[side_find(from, to->name[i])];
-            if (first) joined[e] = size;
-            else if (!dim_apply(l->arena, '*', joined[e], size, &joined[e])) return (Value){0};
+            if (first)
+                joined[e] = size;
+            else if (!dim_apply(l->arena, '*', joined[e], size, &joined[e]))
+                return (Value){0};
             first = false;
         }
     }
-    return tensor_new(l, x->dtype, to->elements, joined, reshape_to(l, v, to->elements, joined), span);
+    return tensor_new(l, x->dtype, to->elements, joined, reshape_to(l, v, to->elements, joined),
+                      span);
 }
 
 Value fn_rearrange(Lower *l, const Call *c) {
     const Value *x = &c->arg[0];
     const Ast *arrow = c->arg[1].ast;
     Side from, to;
-    if (!read_side(l, arrow->child[0], &from) || !read_side(l, arrow->child[1], &to)) return (Value){0};
+    if (!read_side(l, arrow->child[0], &from) || !read_side(l, arrow->child[1], &to))
+        return (Value){0};
     if (!same_names(l, &from, &to, arrow->child[0]->span, arrow->child[1]->span)) return (Value){0};
     if (from.elements != x->ndim) {
-        lower_error(l, E016, arrow->child[0]->span, "rearrange: the pattern has %d axes, the tensor %s has %d", from.elements,
+        lower_error(l, E016, arrow->child[0]->span,
+                    "rearrange: the pattern has %d axes, the tensor %s has %d", from.elements,
                     dims_text(l->arena, x->dims, x->ndim), x->ndim);
         return (Value){0};
     }
@@ -239,7 +252,8 @@ static int letter_at(const char *letters, int n, char letter) {
 }
 
 /* Sum an operand over letters that stand nowhere else. */
-static Value sum_lonely(Lower *l, const Einsum *e, int k, const Value *x, char *letters, int *n, Span span) {
+static Value sum_lonely(Lower *l, const Einsum *e, int k, const Value *x, char *letters, int *n,
+                        Span span) {
     int64_t axes[NDIM_MAX];
     int removed = 0;
     *n = 0;
@@ -247,14 +261,17 @@ static Value sum_lonely(Lower *l, const Einsum *e, int k, const Value *x, char *
         char letter = e->in[k][i];
         bool elsewhere = letter_at(e->out, e->nout, letter) >= 0 ||
                          (e->operands == 2 && letter_at(e->in[1 - k], e->n[1 - k], letter) >= 0);
-        if (elsewhere) letters[(*n)++] = letter;
-        else axes[removed++] = i;
+        if (elsewhere)
+            letters[(*n)++] = letter;
+        else
+            axes[removed++] = i;
     }
     return removed == 0 ? *x : reduce_axes(l, x, OP_reduce_sum, axes, removed, false, span);
 }
 
 /* Transpose x with `letters` to the order of `order`. */
-static Value order_axes(Lower *l, const Value *x, const char *letters, const char *order, int n, Span span) {
+static Value order_axes(Lower *l, const Value *x, const char *letters, const char *order, int n,
+                        Span span) {
     int64_t perm[NDIM_MAX];
     Dim dims[NDIM_MAX];
     bool moved = false;
@@ -263,7 +280,8 @@ static Value order_axes(Lower *l, const Value *x, const char *letters, const cha
         dims[i] = x->dims[perm[i]];
         moved = moved || perm[i] != i;
     }
-    return tensor_new(l, x->dtype, n, dims, moved ? build_transpose(&l->b, x->val, perm) : x->val, span);
+    return tensor_new(l, x->dtype, n, dims, moved ? build_transpose(&l->b, x->val, perm) : x->val,
+                      span);
 }
 
 static bool check_einsum(Lower *l, const Call *c, Einsum *e) {
@@ -271,13 +289,16 @@ static bool check_einsum(Lower *l, const Call *c, Einsum *e) {
     Dim size[LETTERS];
     bool known[LETTERS] = {false};
     if (!parse_einsum(c->arg[0].s, e) || e->operands != given) {
-        lower_error(l, E019, c->span, "einsum needs a pattern of %d operand%s such as %s, got \"%s\"", given, given == 1 ? "" : "s",
-                    given == 1 ? "\"ij->ji\"" : "\"ij,jk->ik\"", c->arg[0].s);
+        lower_error(
+            l, E019, c->span, "einsum needs a pattern of %d operand%s such as %s, got \"%s\"",
+            given, given == 1 ? "" : "s", given == 1 ? "\"ij->ji\"" : "\"ij,jk->ik\"", c->arg[0].s);
         return false;
     }
     for (int k = 0; k < given; k++) {
         const Value *x = &c->arg[1 + k];
-        if (!want_ndim(l, x, e->n[k], e->n[k], "einsum", c->span) || !want_float(l, x, "einsum", c->span)) return false;
+        if (!want_ndim(l, x, e->n[k], e->n[k], "einsum", c->span) ||
+            !want_float(l, x, "einsum", c->span))
+            return false;
         for (int i = 0; i < e->n[k]; i++) {
             int letter = e->in[k][i] - 'a';
             bool twice = letter_at(e->in[k], i, e->in[k][i]) >= 0;
@@ -286,9 +307,13 @@ static bool check_einsum(Lower *l, const Call *c, Einsum *e) {
                 known[letter] = true;
                 continue;
             }
-            if (twice) lower_error(l, E019, c->span, "einsum: '%c' stands twice in one operand", e->in[k][i]);
-            else lower_error(l, E012, c->span, "dimension mismatch: einsum '%c' is %s and %s", e->in[k][i],
-                             dim_with_value(l->arena, size[letter]), dim_with_value(l->arena, x->dims[i]));
+            if (twice)
+                lower_error(l, E019, c->span, "einsum: '%c' stands twice in one operand",
+                            e->in[k][i]);
+            else
+                lower_error(l, E012, c->span, "dimension mismatch: einsum '%c' is %s and %s",
+                            e->in[k][i], dim_with_value(l->arena, size[letter]),
+                            dim_with_value(l->arena, x->dims[i]));
             return false;
         }
     }
@@ -302,10 +327,12 @@ static bool check_einsum(Lower *l, const Call *c, Einsum *e) {
 }
 
 /* Letters of `from` by class: in both others, only in the result, only in the other operand. */
-static int pick(const char *from, int n, const char *a, int na, bool in_a, const char *b, int nb, bool in_b, char *out) {
+static int pick(const char *from, int n, const char *a, int na, bool in_a, const char *b, int nb,
+                bool in_b, char *out) {
     int count = 0;
     for (int i = 0; i < n; i++)
-        if ((letter_at(a, na, from[i]) >= 0) == in_a && (letter_at(b, nb, from[i]) >= 0) == in_b) out[count++] = from[i];
+        if ((letter_at(a, na, from[i]) >= 0) == in_a && (letter_at(b, nb, from[i]) >= 0) == in_b)
+            out[count++] = from[i];
     return count;
 }
 
@@ -316,24 +343,29 @@ static int64_t product_at(const Value *x, int from, int to) {
 }
 
 /* Two operands: batch, rows, inner | batch, inner, columns; one matrix product. */
-static Value einsum_product(Lower *l, const Einsum *e, Value x, Value y, char letters[2][NDIM_MAX], const int n[2], Span span) {
+static Value einsum_product(Lower *l, const Einsum *e, Value x, Value y, char letters[2][NDIM_MAX],
+                            const int n[2], Span span) {
     char order_x[3 * NDIM_MAX], order_y[3 * NDIM_MAX], result[3 * NDIM_MAX];
     const char *out = e->out;
     int batch = pick(letters[0], n[0], letters[1], n[1], true, out, e->nout, true, order_x);
     memcpy(order_y, order_x, (size_t)batch);
     memcpy(result, order_x, (size_t)batch);
     int rows = pick(letters[0], n[0], letters[1], n[1], false, out, e->nout, true, order_x + batch);
-    int inner = pick(letters[0], n[0], letters[1], n[1], true, out, e->nout, false, order_x + batch + rows);
+    int inner =
+        pick(letters[0], n[0], letters[1], n[1], true, out, e->nout, false, order_x + batch + rows);
     memcpy(order_y + batch, order_x + batch + rows, (size_t)inner);
-    int columns = pick(letters[1], n[1], letters[0], n[0], false, out, e->nout, true, order_y + batch + inner);
+    int columns = pick(letters[1], n[1], letters[0], n[0], false, out, e->nout, true,
+                       order_y + batch + inner);
     memcpy(result + batch, order_x + batch, (size_t)rows);
     memcpy(result + batch + rows, order_y + batch + inner, (size_t)columns);
     x = order_axes(l, &x, letters[0], order_x, n[0], span);
     y = order_axes(l, &y, letters[1], order_y, n[1], span);
-    int64_t b = product_at(&x, 0, batch), r = product_at(&x, batch, batch + rows), k = product_at(&x, batch + rows, x.ndim);
+    int64_t b = product_at(&x, 0, batch), r = product_at(&x, batch, batch + rows),
+            k = product_at(&x, batch + rows, x.ndim);
     int64_t col = product_at(&y, batch + inner, y.ndim);
     int64_t xs[3] = {b, r, k}, ys[3] = {b, k, col};
-    Val v = build_matmul(&l->b, build_reshape(&l->b, x.val, 3, xs), build_reshape(&l->b, y.val, 3, ys), false, false);
+    Val v = build_matmul(&l->b, build_reshape(&l->b, x.val, 3, xs),
+                         build_reshape(&l->b, y.val, 3, ys), false, false);
     Dim dims[NDIM_MAX];
     int total = batch + rows + columns;
     for (int i = 0; i < batch + rows; i++) dims[i] = x.dims[i];

@@ -5,12 +5,15 @@
 
 static void report_inner(Lower *l, const Value *x, const Value *y, Span span) {
     Dim a = x->dims[x->ndim - 1], b = y->dims[y->ndim - 2];
-    DiagRef e = lower_error(l, E012, span, "inner dimension mismatch: %s @ %s", dims_text(l->arena, x->dims, x->ndim),
-                            dims_text(l->arena, y->dims, y->ndim));
-    diag_label(l->diag, e, "%s against %s", dim_with_value(l->arena, a), dim_with_value(l->arena, b));
-    diag_note(l->diag, e, "the left operand is from %s, the right one from %s", diag_place(l->diag, x->span, span),
-              diag_place(l->diag, y->span, span));
-    if (y->ndim >= 2 && dim_equal(a, y->dims[y->ndim - 1])) diag_hint(l->diag, e, "transpose(y) swaps its last two axes");
+    DiagRef e =
+        lower_error(l, E012, span, "inner dimension mismatch: %s @ %s",
+                    dims_text(l->arena, x->dims, x->ndim), dims_text(l->arena, y->dims, y->ndim));
+    diag_label(l->diag, e, "%s against %s", dim_with_value(l->arena, a),
+               dim_with_value(l->arena, b));
+    diag_note(l->diag, e, "the left operand is from %s, the right one from %s",
+              diag_place(l->diag, x->span, span), diag_place(l->diag, y->span, span));
+    if (y->ndim >= 2 && dim_equal(a, y->dims[y->ndim - 1]))
+        diag_hint(l->diag, e, "transpose(y) swaps its last two axes");
 }
 
 /* Give both operands the same leading (batch) dimensions. */
@@ -20,13 +23,19 @@ static bool join_batch(Lower *l, Value *x, Value *y, Dim *dims, int *batch, Span
     for (int i = 0; i < *batch; i++) {
         int xi = i - (*batch - bx), yi = i - (*batch - by);
         bool fits = true;
-        if (xi < 0) dims[i] = y->dims[yi];
-        else if (yi < 0 || dim_equal(x->dims[xi], y->dims[yi])) dims[i] = x->dims[xi];
-        else if (dim_is_one(x->dims[xi])) dims[i] = y->dims[yi];
-        else if (dim_is_one(y->dims[yi])) dims[i] = x->dims[xi];
-        else fits = false;
+        if (xi < 0)
+            dims[i] = y->dims[yi];
+        else if (yi < 0 || dim_equal(x->dims[xi], y->dims[yi]))
+            dims[i] = x->dims[xi];
+        else if (dim_is_one(x->dims[xi]))
+            dims[i] = y->dims[yi];
+        else if (dim_is_one(y->dims[yi]))
+            dims[i] = x->dims[xi];
+        else
+            fits = false;
         if (fits) continue;
-        lower_error(l, E015, span, "matmul of %s and %s: the leading dimensions need an explicit 1 or rearrange",
+        lower_error(l, E015, span,
+                    "matmul of %s and %s: the leading dimensions need an explicit 1 or rearrange",
                     dims_text(l->arena, x->dims, x->ndim), dims_text(l->arena, y->dims, y->ndim));
         return false;
     }
@@ -38,14 +47,16 @@ static bool join_batch(Lower *l, Value *x, Value *y, Dim *dims, int *batch, Span
         full[*batch] = v->dims[v->ndim - 2];
         full[*batch + 1] = v->dims[v->ndim - 1];
         if (!shape_fits(l, v->dtype, *batch + 2, full, span)) return false;
-        *v = tensor_new(l, v->dtype, *batch + 2, full, broadcast_to(l, v, v->dtype, *batch + 2, full), v->span);
+        *v = tensor_new(l, v->dtype, *batch + 2, full,
+                        broadcast_to(l, v, v->dtype, *batch + 2, full), v->span);
     }
     return true;
 }
 
 Value fn_matmul(Lower *l, const Call *c) {
     Value x = c->arg[0], y = c->arg[1];
-    if (!want_ndim(l, &x, 2, NDIM_MAX, "matmul", c->span) || !want_ndim(l, &y, 2, NDIM_MAX, "matmul", c->span) ||
+    if (!want_ndim(l, &x, 2, NDIM_MAX, "matmul", c->span) ||
+        !want_ndim(l, &y, 2, NDIM_MAX, "matmul", c->span) ||
         !want_float(l, &x, "matmul", c->span) || !want_float(l, &y, "matmul", c->span))
         return (Value){0};
     if (!dim_equal(x.dims[x.ndim - 1], y.dims[y.ndim - 2])) {
@@ -68,7 +79,8 @@ Value fn_matmul(Lower *l, const Call *c) {
     dims[batch] = x.dims[batch];
     dims[batch + 1] = y.dims[batch + 1];
     if (!shape_fits(l, x.dtype, batch + 2, dims, c->span)) return (Value){0};
-    return tensor_new(l, x.dtype, batch + 2, dims, build_matmul(&l->b, x.val, y.val, false, false), c->span);
+    return tensor_new(l, x.dtype, batch + 2, dims, build_matmul(&l->b, x.val, y.val, false, false),
+                      c->span);
 }
 
 /* --- attention --- */
@@ -77,13 +89,17 @@ Value fn_matmul(Lower *l, const Call *c) {
 static bool check_attention(Lower *l, const Call *c) {
     const Value *q = &c->arg[0], *k = &c->arg[1], *v = &c->arg[2];
     for (int i = 0; i < 3; i++)
-        if (!want_ndim(l, &c->arg[i], 4, 4, "attention", c->span) || !want_float(l, &c->arg[i], "attention", c->span))
+        if (!want_ndim(l, &c->arg[i], 4, 4, "attention", c->span) ||
+            !want_float(l, &c->arg[i], "attention", c->span))
             return false;
-    bool fits = dim_equal(q->dims[0], k->dims[0]) && dim_equal(k->dims[0], v->dims[0]) && dim_equal(k->dims[1], v->dims[1]) &&
-                dim_equal(k->dims[2], v->dims[2]) && dim_equal(q->dims[3], k->dims[3]);
+    bool fits = dim_equal(q->dims[0], k->dims[0]) && dim_equal(k->dims[0], v->dims[0]) &&
+                dim_equal(k->dims[1], v->dims[1]) && dim_equal(k->dims[2], v->dims[2]) &&
+                dim_equal(q->dims[3], k->dims[3]);
     if (!fits) {
-        DiagRef e = lower_error(l, E012, c->span, "dimension mismatch: attention of q %s, k %s, v %s",
-                                dims_text(l->arena, q->dims, 4), dims_text(l->arena, k->dims, 4), dims_text(l->arena, v->dims, 4));
+        DiagRef e =
+            lower_error(l, E012, c->span, "dimension mismatch: attention of q %s, k %s, v %s",
+                        dims_text(l->arena, q->dims, 4), dims_text(l->arena, k->dims, 4),
+                        dims_text(l->arena, v->dims, 4));
         diag_hint(l->diag, e, "q is [B, H, T, K], k and v are [B, G, S, K]");
         return false;
     }
@@ -93,7 +109,8 @@ static bool check_attention(Lower *l, const Call *c) {
         return false;
     }
     if (c->arg[3].truth && !dim_equal(q->dims[2], k->dims[2])) {
-        lower_error(l, E012, c->span, "causal attention needs as many queries as keys, got %s and %s",
+        lower_error(l, E012, c->span,
+                    "causal attention needs as many queries as keys, got %s and %s",
                     dim_with_value(l->arena, q->dims[2]), dim_with_value(l->arena, k->dims[2]));
         return false;
     }
@@ -104,7 +121,8 @@ static bool check_attention(Lower *l, const Call *c) {
 static Val repeat_heads(Lower *l, const Value *x, Dim heads) {
     if (x->dims[1].value == heads.value) return x->val;
     int64_t each = heads.value / x->dims[1].value;
-    int64_t wide[5] = {x->dims[0].value, x->dims[1].value, each, x->dims[2].value, x->dims[3].value};
+    int64_t wide[5] = {x->dims[0].value, x->dims[1].value, each, x->dims[2].value,
+                       x->dims[3].value};
     int64_t axes[4] = {0, 1, 3, 4}, flat[4] = {wide[0], heads.value, wide[3], wide[4]};
     Val v = build_broadcast(&l->b, x->val, type_intern(l->mod->types, x->dtype, 5, wide), axes);
     return build_reshape(&l->b, v, 4, flat);
@@ -126,7 +144,8 @@ static Val mask_causal(Lower *l, Val scores) {
 Value fn_attention(Lower *l, const Call *c) {
     if (!check_attention(l, c)) return (Value){0};
     const Value *q = &c->arg[0], *k = &c->arg[1], *v = &c->arg[2];
-    double scale = c->arg[4].kind == VALUE_float ? c->arg[4].number : 1.0 / sqrt((double)q->dims[3].value);
+    double scale =
+        c->arg[4].kind == VALUE_float ? c->arg[4].number : 1.0 / sqrt((double)q->dims[3].value);
     Dim square[4] = {q->dims[0], q->dims[1], q->dims[2], k->dims[2]};
     if (!shape_fits(l, q->dtype, 4, square, c->span)) return (Value){0};
     Value scaled = scale_by(l, q, scale, c->span);
@@ -141,15 +160,18 @@ Value fn_attention(Lower *l, const Call *c) {
 /* --- rope --- */
 
 /* cos and sin of position * theta^(-2i/K): f32 [T, K/2] each. */
-static void rope_tables(Lower *l, int64_t length, int64_t half, double theta, double scaling, Val *cosine, Val *sine) {
+static void rope_tables(Lower *l, int64_t length, int64_t half, double theta, double scaling,
+                        Val *cosine, Val *sine) {
     int64_t dims[2] = {length, half};
-    Type index = type_intern(l->mod->types, DT_i32, 2, dims), table = type_intern(l->mod->types, DT_f32, 2, dims);
+    Type index = type_intern(l->mod->types, DT_i32, 2, dims),
+         table = type_intern(l->mod->types, DT_f32, 2, dims);
     Attr row = ATTR_INT(axis, 0), column = ATTR_INT(axis, 1);
     Val t = build_cast(&l->b, graph_add(&l->b, OP_iota, 0, NULL, 1, &row, index)->out, DT_f32);
     Val i = build_cast(&l->b, graph_add(&l->b, OP_iota, 0, NULL, 1, &column, index)->out, DT_f32);
     Val power = build2(&l->b, OP_mul, i, build_const(&l->b, -log(theta) / (double)half, table));
     Val angle = build2(&l->b, OP_mul, t, build1(&l->b, OP_exp, power));
-    if (scaling != 1.0) angle = build2(&l->b, OP_mul, angle, build_const(&l->b, 1.0 / scaling, table));
+    if (scaling != 1.0)
+        angle = build2(&l->b, OP_mul, angle, build_const(&l->b, 1.0 / scaling, table));
     *cosine = build1(&l->b, OP_cos, angle);
     *sine = build1(&l->b, OP_sin, angle);
 }
@@ -187,14 +209,17 @@ static Val rope_join(Lower *l, const Value *x, Val a, Val b, bool interleaved) {
 Value fn_rope(Lower *l, const Call *c) {
     const Value *x = &c->arg[0];
     bool interleaved = c->arg[2].s[0] == 'i';
-    if (!want_ndim(l, x, 2, NDIM_MAX - 1, "rope", c->span) || !want_float(l, x, "rope", c->span)) return (Value){0};
+    if (!want_ndim(l, x, 2, NDIM_MAX - 1, "rope", c->span) || !want_float(l, x, "rope", c->span))
+        return (Value){0};
     Dim size = x->dims[x->ndim - 1];
     if (size.value % 2 != 0) {
-        lower_error(l, E019, c->span, "rope needs an even last dimension, got %s", dim_with_value(l->arena, size));
+        lower_error(l, E019, c->span, "rope needs an even last dimension, got %s",
+                    dim_with_value(l->arena, size));
         return (Value){0};
     }
     Val cosine, sine;
-    rope_tables(l, x->dims[x->ndim - 2].value, size.value / 2, c->arg[1].number, c->arg[3].number, &cosine, &sine);
+    rope_tables(l, x->dims[x->ndim - 2].value, size.value / 2, c->arg[1].number, c->arg[3].number,
+                &cosine, &sine);
     Val a = rope_part(l, x, 0, interleaved), b = rope_part(l, x, 1, interleaved);
     Type part = val_type(l->b.g, a);
     if (x->dtype != DT_f32) {
@@ -203,7 +228,9 @@ Value fn_rope(Lower *l, const Call *c) {
     }
     cosine = build_broadcast_suffix(&l->b, cosine, part);
     sine = build_broadcast_suffix(&l->b, sine, part);
-    Val first = build2(&l->b, OP_sub, build2(&l->b, OP_mul, a, cosine), build2(&l->b, OP_mul, b, sine));
-    Val second = build2(&l->b, OP_add, build2(&l->b, OP_mul, b, cosine), build2(&l->b, OP_mul, a, sine));
+    Val first =
+        build2(&l->b, OP_sub, build2(&l->b, OP_mul, a, cosine), build2(&l->b, OP_mul, b, sine));
+    Val second =
+        build2(&l->b, OP_add, build2(&l->b, OP_mul, b, cosine), build2(&l->b, OP_mul, a, sine));
     return tensor_like(x, x->dtype, rope_join(l, x, first, second, interleaved), c->span);
 }

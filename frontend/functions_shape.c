@@ -9,7 +9,8 @@ static bool product_of_dims(Lower *l, const Dim *dims, int n, Dim *out, Span spa
     *out = n > 0 ? dims[0] : dim_number(l->arena, 1);
     for (int i = 1; i < n; i++) {
         if (dim_apply(l->arena, '*', *out, dims[i], out)) continue;
-        lower_error(l, E026, span, "the product of %s does not fit into 64 bits", dims_text(l->arena, dims, n));
+        lower_error(l, E026, span, "the product of %s does not fit into 64 bits",
+                    dims_text(l->arena, dims, n));
         return false;
     }
     return true;
@@ -20,12 +21,15 @@ Value fn_flatten(Lower *l, const Call *c) {
     int begin = (int)(c->arg[1].dim.value > NDIM_MAX ? NDIM_MAX : c->arg[1].dim.value);
     Dim dims[NDIM_MAX];
     if (begin >= x->ndim && !(begin == 0 && x->ndim == 0)) {
-        lower_error(l, E019, c->span, "flatten from axis %d of a tensor of rank %d", begin, x->ndim);
+        lower_error(l, E019, c->span, "flatten from axis %d of a tensor of rank %d", begin,
+                    x->ndim);
         return (Value){0};
     }
     for (int i = 0; i < begin; i++) dims[i] = x->dims[i];
-    if (!product_of_dims(l, x->dims + begin, x->ndim - begin, &dims[begin], c->span)) return (Value){0};
-    Value v = tensor_new(l, x->dtype, begin + 1, dims, reshape_to(l, x->val, begin + 1, dims), c->span);
+    if (!product_of_dims(l, x->dims + begin, x->ndim - begin, &dims[begin], c->span))
+        return (Value){0};
+    Value v =
+        tensor_new(l, x->dtype, begin + 1, dims, reshape_to(l, x->val, begin + 1, dims), c->span);
     v.flattened = x->ndim - begin > 1;
     v.trail = x->trail;
     return v;
@@ -36,13 +40,15 @@ Value fn_reshape(Lower *l, const Call *c) {
     Dim dims[NDIM_MAX], have, want = dim_number(l->arena, 1);
     int unknown = -1;
     if (shape->n > NDIM_MAX) {
-        lower_error(l, E026, c->span, "a tensor of rank %d is over the limit of %d", shape->n, NDIM_MAX);
+        lower_error(l, E026, c->span, "a tensor of rank %d is over the limit of %d", shape->n,
+                    NDIM_MAX);
         return (Value){0};
     }
     if (!product_of_dims(l, x->dims, x->ndim, &have, c->span)) return (Value){0};
     for (int i = 0; i < shape->n; i++) {
         dims[i] = shape->item[i].dim;
-        if (dims[i].value == -1 && unknown < 0) unknown = i;
+        if (dims[i].value == -1 && unknown < 0)
+            unknown = i;
         else if (!dim_apply(l->arena, '*', want, dims[i], &want)) {
             lower_error(l, E026, c->span, "the shape's product does not fit into 64 bits");
             return (Value){0};
@@ -58,8 +64,9 @@ Value fn_reshape(Lower *l, const Call *c) {
         fits = fits && have.value == want.value;
     }
     if (!fits) {
-        lower_error(l, E012, c->span, "reshape of %s with %" PRId64 " elements to %s", dims_text(l->arena, x->dims, x->ndim),
-                    have.value, dims_text(l->arena, dims, shape->n));
+        lower_error(l, E012, c->span, "reshape of %s with %" PRId64 " elements to %s",
+                    dims_text(l->arena, x->dims, x->ndim), have.value,
+                    dims_text(l->arena, dims, shape->n));
         return (Value){0};
     }
     if (!shape_fits(l, x->dtype, shape->n, dims, c->span)) return (Value){0};
@@ -68,7 +75,8 @@ Value fn_reshape(Lower *l, const Call *c) {
 
 Value fn_transpose(Lower *l, const Call *c) {
     const Value *x = &c->arg[0];
-    int a = axis_of(l, &c->arg[1], x->ndim, c->span), b = a < 0 ? -1 : axis_of(l, &c->arg[2], x->ndim, c->span);
+    int a = axis_of(l, &c->arg[1], x->ndim, c->span),
+        b = a < 0 ? -1 : axis_of(l, &c->arg[2], x->ndim, c->span);
     if (a < 0 || b < 0) return (Value){0};
     Dim dims[NDIM_MAX];
     int64_t perm[NDIM_MAX];
@@ -96,11 +104,14 @@ static Dim divide_dim(Lower *l, Dim d, Dim by) {
     Dim part;
     const char *text = NULL;
     const char *star = strchr(d.text, '*');
-    if (star != NULL && strlen(by.text) == (size_t)(star - d.text) && strncmp(d.text, by.text, strlen(by.text)) == 0)
+    if (star != NULL && strlen(by.text) == (size_t)(star - d.text) &&
+        strncmp(d.text, by.text, strlen(by.text)) == 0)
         text = star + 1;
     if (!dim_apply(l->arena, '/', d, by, &part)) return d;
-    if (text != NULL) part.text = text;
-    else if (part.free == NULL && strchr(d.text, '*') == NULL) part = dim_number(l->arena, part.value);
+    if (text != NULL)
+        part.text = text;
+    else if (part.free == NULL && strchr(d.text, '*') == NULL)
+        part = dim_number(l->arena, part.value);
     return part;
 }
 
@@ -111,16 +122,19 @@ Value fn_split(Lower *l, const Call *c) {
     if (axis < 0) return (Value){0};
     Dim whole = x->dims[axis];
     if (whole.value % n != 0 || n > 1024) {
-        lower_error(l, E012, c->span, "split(%" PRId64 ") does not divide %s", n, dim_with_value(l->arena, whole));
+        lower_error(l, E012, c->span, "split(%" PRId64 ") does not divide %s", n,
+                    dim_with_value(l->arena, whole));
         return (Value){0};
     }
     Dim dims[NDIM_MAX];
     for (int i = 0; i < x->ndim; i++) dims[i] = x->dims[i];
     dims[axis] = divide_dim(l, whole, c->arg[1].dim);
     int64_t size = whole.value / n;
-    Value v = {.kind = VALUE_tuple, .span = c->span, .n = (int)n, .item = ARENA_ARRAY(l->arena, Value, n)};
+    Value v = {
+        .kind = VALUE_tuple, .span = c->span, .n = (int)n, .item = ARENA_ARRAY(l->arena, Value, n)};
     for (int i = 0; i < n; i++)
-        v.item[i] = tensor_new(l, x->dtype, x->ndim, dims, slice_axis(l, x, axis, i * size, (i + 1) * size, 1), c->span);
+        v.item[i] = tensor_new(l, x->dtype, x->ndim, dims,
+                               slice_axis(l, x, axis, i * size, (i + 1) * size, 1), c->span);
     return v;
 }
 
@@ -134,18 +148,20 @@ Value fn_concat(Lower *l, const Call *c) {
     for (int p = 0; p < parts->n; p++) {
         const Value *x = &parts->item[p];
         bool same = x->ndim == first->ndim && x->dtype == first->dtype;
-        for (int i = 0; same && i < x->ndim; i++) same = i == axis || dim_equal(x->dims[i], first->dims[i]);
+        for (int i = 0; same && i < x->ndim; i++)
+            same = i == axis || dim_equal(x->dims[i], first->dims[i]);
         if (same && p > 0) same = dim_apply(l->arena, '+', dims[axis], x->dims[axis], &dims[axis]);
         if (!same) {
-            lower_error(l, E012, c->span, "concat on axis %d of %s and %s", axis, value_type_text(l->arena, first),
-                        value_type_text(l->arena, x));
+            lower_error(l, E012, c->span, "concat on axis %d of %s and %s", axis,
+                        value_type_text(l->arena, first), value_type_text(l->arena, x));
             return (Value){0};
         }
         vals[p] = x->val;
     }
     if (!shape_fits(l, first->dtype, first->ndim, dims, c->span)) return (Value){0};
     Attr attr = ATTR_INT(axis, axis);
-    Val v = parts->n == 1 ? vals[0] : graph_add(&l->b, OP_concat, parts->n, vals, 1, &attr, (Type){0})->out;
+    Val v = parts->n == 1 ? vals[0]
+                          : graph_add(&l->b, OP_concat, parts->n, vals, 1, &attr, (Type){0})->out;
     return tensor_new(l, first->dtype, first->ndim, dims, v, c->span);
 }
 
@@ -153,12 +169,13 @@ Value fn_slice(Lower *l, const Call *c) {
     const Value *x = &c->arg[0];
     int axis = axis_of(l, &c->arg[1], x->ndim, c->span);
     if (axis < 0) return (Value){0};
-    int64_t size = x->dims[axis].value, begin = c->arg[2].dim.value, end = c->arg[3].dim.value, step = c->arg[4].dim.value;
+    int64_t size = x->dims[axis].value, begin = c->arg[2].dim.value, end = c->arg[3].dim.value,
+            step = c->arg[4].dim.value;
     if (begin < 0) begin += size;
     if (end < 0) end += size;
     if (begin < 0 || end > size || begin >= end) {
-        lower_error(l, E019, c->span, "slice [%" PRId64 ", %" PRId64 ") of an axis of size %s", begin, end,
-                    dim_with_value(l->arena, x->dims[axis]));
+        lower_error(l, E019, c->span, "slice [%" PRId64 ", %" PRId64 ") of an axis of size %s",
+                    begin, end, dim_with_value(l->arena, x->dims[axis]));
         return (Value){0};
     }
     Dim dims[NDIM_MAX];
@@ -166,12 +183,14 @@ Value fn_slice(Lower *l, const Call *c) {
     bool whole = begin == 0 && end == size && step == 1;
     if (!whole) {
         Dim d;
-        bool known = step == 1 && dim_apply(l->arena, '-', c->arg[3].dim, c->arg[2].dim, &d) && d.value == end - begin;
+        bool known = step == 1 && dim_apply(l->arena, '-', c->arg[3].dim, c->arg[2].dim, &d) &&
+                     d.value == end - begin;
         dims[axis] = known ? d : dim_number(l->arena, (end - begin - 1) / step + 1);
         if (known && d.free == NULL) dims[axis] = dim_number(l->arena, d.value);
         if (known && begin == 0) dims[axis] = c->arg[3].dim;
     }
-    return tensor_new(l, x->dtype, x->ndim, dims, slice_axis(l, x, axis, begin, end, step), c->span);
+    return tensor_new(l, x->dtype, x->ndim, dims, slice_axis(l, x, axis, begin, end, step),
+                      c->span);
 }
 
 Value fn_pad(Lower *l, const Call *c) {
@@ -183,7 +202,8 @@ Value fn_pad(Lower *l, const Call *c) {
     for (int i = 0; i < x->ndim; i++) dims[i] = x->dims[i];
     bool fits = true;
     for (int side = 2; side < 4; side++)
-        if (c->arg[side].dim.value > 0) fits = fits && dim_apply(l->arena, '+', dims[axis], c->arg[side].dim, &dims[axis]);
+        if (c->arg[side].dim.value > 0)
+            fits = fits && dim_apply(l->arena, '+', dims[axis], c->arg[side].dim, &dims[axis]);
     if (!fits) {
         lower_error(l, E026, c->span, "the padded size does not fit into 64 bits");
         return (Value){0};
@@ -191,8 +211,10 @@ Value fn_pad(Lower *l, const Call *c) {
     if (!shape_fits(l, x->dtype, x->ndim, dims, c->span)) return (Value){0};
     low[axis] = c->arg[2].dim.value;
     high[axis] = c->arg[3].dim.value;
-    Attr attrs[] = {ATTR_INTS(low, x->ndim, low), ATTR_INTS(high, x->ndim, high), ATTR_FLOAT(value, c->arg[4].number)};
-    return tensor_new(l, x->dtype, x->ndim, dims, graph_add(&l->b, OP_pad, 1, &x->val, 3, attrs, (Type){0})->out, c->span);
+    Attr attrs[] = {ATTR_INTS(low, x->ndim, low), ATTR_INTS(high, x->ndim, high),
+                    ATTR_FLOAT(value, c->arg[4].number)};
+    return tensor_new(l, x->dtype, x->ndim, dims,
+                      graph_add(&l->b, OP_pad, 1, &x->val, 3, attrs, (Type){0})->out, c->span);
 }
 
 /* 0, 1, .. n-1 as i32 [n]; positions is the same in train, eval and prefill. */
@@ -209,7 +231,8 @@ Value fn_one_hot(Lower *l, const Call *c) {
     const Value *x = &c->arg[0];
     Dim dims[NDIM_MAX + 1];
     if (x->dtype != DT_i32) {
-        lower_error(l, E019, c->span, "one_hot takes i32 classes, got %s", value_type_text(l->arena, x));
+        lower_error(l, E019, c->span, "one_hot takes i32 classes, got %s",
+                    value_type_text(l->arena, x));
         return (Value){0};
     }
     for (int i = 0; i < x->ndim; i++) dims[i] = x->dims[i];
@@ -221,7 +244,8 @@ Value fn_one_hot(Lower *l, const Call *c) {
     Attr attr = ATTR_INT(axis, x->ndim);
     Val classes = graph_add(&l->b, OP_iota, 0, NULL, 1, &attr, value_ir_type(l, &v))->out;
     Val wide = build_broadcast(&l->b, x->val, value_ir_type(l, &v), axes);
-    return tensor_like(&v, DT_f32, build_cast(&l->b, build2(&l->b, OP_eq, wide, classes), DT_f32), c->span);
+    return tensor_like(&v, DT_f32, build_cast(&l->b, build2(&l->b, OP_eq, wide, classes), DT_f32),
+                       c->span);
 }
 
 /* Rows of x [V, D..] by i32 indices [I..]: [I.., D..]. */
@@ -229,7 +253,8 @@ Value fn_gather(Lower *l, const Call *c) {
     const Value *x = &c->arg[0], *index = &c->arg[1];
     Dim dims[2 * NDIM_MAX];
     if (index->dtype != DT_i32) {
-        lower_error(l, E019, c->span, "gather takes i32 indices, got %s", value_type_text(l->arena, index));
+        lower_error(l, E019, c->span, "gather takes i32 indices, got %s",
+                    value_type_text(l->arena, index));
         return (Value){0};
     }
     if (!want_ndim(l, x, 1, NDIM_MAX, "gather", c->span)) return (Value){0};

@@ -42,15 +42,20 @@ static int tie_target(Lower *l, const Member *m, const Ast *path) {
     const MemberParam *target = owner != NULL ? member_param(owner, path->text) : NULL;
     if (target != NULL) return target->param;
     const char *text = ast_text(l->arena, path);
-    DiagRef e = lower_error(l, E006, path->span, "unknown parameter '%s' for the weight of '%s'", text, m->name);
-    if (owner == NULL) diag_hint(l->diag, e, "the path of a member declared above, then the parameter: wte.weight");
-    else if (owner->params.n > 0) diag_hint(l->diag, e, "'%s' has '%s'", owner->name, owner->params.data[0].name);
+    DiagRef e = lower_error(l, E006, path->span, "unknown parameter '%s' for the weight of '%s'",
+                            text, m->name);
+    if (owner == NULL)
+        diag_hint(l->diag, e,
+                  "the path of a member declared above, then the parameter: wte.weight");
+    else if (owner->params.n > 0)
+        diag_hint(l->diag, e, "'%s' has '%s'", owner->name, owner->params.data[0].name);
     return -1;
 }
 
 static const char *sizes_text(Lower *l, const int64_t *sizes, int n) {
     const char *text = "[";
-    for (int i = 0; i < n; i++) text = arena_printf(l->arena, "%s%s%lld", text, i > 0 ? ", " : "", (long long)sizes[i]);
+    for (int i = 0; i < n; i++)
+        text = arena_printf(l->arena, "%s%s%lld", text, i > 0 ? ", " : "", (long long)sizes[i]);
     return arena_printf(l->arena, "%s]", text);
 }
 
@@ -66,18 +71,23 @@ static int tie_param(Lower *l, Member *m, const Instance *inst, const LayerParam
     bool same = have_ndim == p->ndim && target->transposed == p->transposed;
     for (int i = 0; same && i < p->ndim; i++) same = target->logical[i] == need[i];
     if (!same) {
-        DiagRef e = lower_error(l, E017, path->span, "tie mismatch: %s is %s%s, '%s' needs %s%s",
-                                ast_text(l->arena, path), sizes_text(l, target->logical, have_ndim),
-                                target->transposed ? " stored [in, out]" : "", m->name, sizes_text(l, need, p->ndim),
-                                p->transposed ? " stored [in, out]" : "");
-        diag_note(l->diag, e, "'%s' is declared at %s", target->name, diag_place(l->diag, target->span, path->span));
+        DiagRef e =
+            lower_error(l, E017, path->span, "tie mismatch: %s is %s%s, '%s' needs %s%s",
+                        ast_text(l->arena, path), sizes_text(l, target->logical, have_ndim),
+                        target->transposed ? " stored [in, out]" : "", m->name,
+                        sizes_text(l, need, p->ndim), p->transposed ? " stored [in, out]" : "");
+        diag_note(l->diag, e, "'%s' is declared at %s", target->name,
+                  diag_place(l->diag, target->span, path->span));
         return -1;
     }
     if (target->nstack > 0) {
         size_t shared = strlen(inst->key);
-        bool inside = target->nstack == inst->nstack && strncmp(target->name, inst->key, shared) == 0;
+        bool inside =
+            target->nstack == inst->nstack && strncmp(target->name, inst->key, shared) == 0;
         if (!inside) {
-            lower_error(l, E017, path->span, "tie mismatch: '%s' is repeated, so it names several tensors", target->name);
+            lower_error(l, E017, path->span,
+                        "tie mismatch: '%s' is repeated, so it names several tensors",
+                        target->name);
             return -1;
         }
     }
@@ -88,7 +98,8 @@ static int new_param(Lower *l, const Member *m, const Instance *inst, const Laye
     Dim stored[NDIM_MAX];
     int ndim = 0;
     if (inst->nstack + p->ndim > NDIM_MAX) {
-        lower_error(l, E026, m->span, "parameter '%s.%s' has a rank over %d with its repeats", m->path, p->name, NDIM_MAX);
+        lower_error(l, E026, m->span, "parameter '%s.%s' has a rank over %d with its repeats",
+                    m->path, p->name, NDIM_MAX);
         return -1;
     }
     Param out = {.transposed = p->transposed, .trainable = true, .decay = true, .span = m->span};
@@ -96,9 +107,12 @@ static int new_param(Lower *l, const Member *m, const Instance *inst, const Laye
     for (int i = 0; i < p->ndim; i++) {
         Dim d = p->dims[i];
         if (d.free != NULL) {
-            DiagRef e = lower_error(l, E014, m->span, "the shape of parameter '%s.%s' has the free dimension '%s'",
+            DiagRef e = lower_error(l, E014, m->span,
+                                    "the shape of parameter '%s.%s' has the free dimension '%s'",
                                     m->name, p->name, d.text);
-            diag_hint(l->diag, e, "a parameter's size must not depend on the batch: give the dim a value, dim %s = ...",
+            diag_hint(l->diag, e,
+                      "a parameter's size must not depend on the batch: give the dim a value, dim "
+                      "%s = ...",
                       d.text);
             return -1;
         }
@@ -116,7 +130,7 @@ static int new_param(Lower *l, const Member *m, const Instance *inst, const Laye
     out.type = type_intern(l->mod->types, DT_f32, ndim, sizes);
     out.nstack = inst->nstack;
     out.name = arena_printf(l->arena, "%s.%s", m->key, p->name);
-    out.scope = module_scope(l->mod, m->key);
+    out.scope = m->scope;
     init_of(p, &out);
     return module_add_param(l->mod, out);
 }
@@ -124,9 +138,12 @@ static int new_param(Lower *l, const Member *m, const Instance *inst, const Laye
 void layer_param_add(Lower *l, Member *m, Instance *inst, const LayerParam *p) {
     bool tied = p->tie != NULL && p->tie->kind == VALUE_expr;
     int index = tied ? tie_param(l, m, inst, p) : new_param(l, m, inst, p);
-    if (index < 0) m->broken = true;
-    else if (tied) module_add_alias(l->mod, arena_printf(l->arena, "%s.%s", m->key, p->name), index);
-    vec_push(l->arena, &m->params, (MemberParam){.name = p->name, .param = index, .tied = tied, .span = m->span});
+    if (index < 0)
+        m->broken = true;
+    else if (tied)
+        module_add_alias(l->mod, arena_printf(l->arena, "%s.%s", m->key, p->name), index);
+    vec_push(l->arena, &m->params,
+             (MemberParam){.name = p->name, .param = index, .tied = tied, .span = m->span});
 }
 
 Val layer_param_val(Lower *l, const Member *m, const char *name) {

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define LINEAR_ARGS                                                                                \
-    "in: count, out: count, bias: bool = true, init: init?, weight: path?, "                      \
+    "in: count, out: count, bias: bool = true, init: init?, weight: path?, "                       \
     "shard: word(none|col|row|vocab) = none"
 #define POOL_ARGS "k: pair, stride: pair?, padding: pair = 0"
 
@@ -51,7 +51,8 @@ static void declare_conv1d(Lower *l, Member *m, Instance *inst) {
 
 static bool positive_pair(Lower *l, const Member *m, int arg, const char *name) {
     const Value *v = &m->args[arg];
-    if (v->kind == VALUE_none || (v->item[0].dim.value > 0 && v->item[1].dim.value > 0)) return true;
+    if (v->kind == VALUE_none || (v->item[0].dim.value > 0 && v->item[1].dim.value > 0))
+        return true;
     lower_error(l, E019, v->span, "'%s' of %s must be at least 1", name, m->layer->name);
     return false;
 }
@@ -89,24 +90,26 @@ static void declare_embedding(Lower *l, Member *m, Instance *inst) {
 }
 
 static void declare_layer_norm(Lower *l, Member *m, Instance *inst) {
-    LayerParam weight = {.name = "weight", .ndim = 1, .dims = {m->args[NORM_dim].dim}, .init = INIT_ones};
-    LayerParam bias = {.name = "bias", .ndim = 1, .dims = {m->args[NORM_dim].dim}, .init = INIT_zeros};
+    LayerParam weight = {
+        .name = "weight", .ndim = 1, .dims = {m->args[NORM_dim].dim}, .init = INIT_ones};
+    LayerParam bias = {
+        .name = "bias", .ndim = 1, .dims = {m->args[NORM_dim].dim}, .init = INIT_zeros};
     layer_param_add(l, m, inst, &weight);
     if (m->args[NORM_bias].truth) layer_param_add(l, m, inst, &bias);
 }
 
 static void declare_rms_norm(Lower *l, Member *m, Instance *inst) {
-    LayerParam weight = {.name = "weight", .ndim = 1, .dims = {m->args[NORM_dim].dim}, .init = INIT_ones};
+    LayerParam weight = {
+        .name = "weight", .ndim = 1, .dims = {m->args[NORM_dim].dim}, .init = INIT_ones};
     layer_param_add(l, m, inst, &weight);
 }
 
-static void declare_nothing(Lower *l, Member *m, Instance *inst) {
-    (void)l, (void)m, (void)inst;
-}
+static void declare_nothing(Lower *l, Member *m, Instance *inst) { (void)l, (void)m, (void)inst; }
 
 static void declare_pool(Lower *l, Member *m, Instance *inst) {
     (void)inst;
-    if (!positive_pair(l, m, POOL_k, "k") || !positive_pair(l, m, POOL_stride, "stride")) m->broken = true;
+    if (!positive_pair(l, m, POOL_k, "k") || !positive_pair(l, m, POOL_stride, "stride"))
+        m->broken = true;
 }
 
 /* --- Linear, Conv1D --- */
@@ -119,16 +122,18 @@ static void hint_split(Lower *l, DiagRef e, const Value *x, Dim want, Dim got) {
     if (n == 0 || n > 40) return;
     const char *text = arena_strndup(l->arena, src->text + x->span.begin, n);
     long long parts = (long long)(got.value / want.value);
-    diag_hint(l->diag, e, "%.*s makes %lld parts of %s: %s |> split(%lld)", (int)strcspn(text, "( "), text, parts,
-              want.text, text, parts);
+    diag_hint(l->diag, e, "%.*s makes %lld parts of %s: %s |> split(%lld)",
+              (int)strcspn(text, "( "), text, parts, want.text, text, parts);
 }
 
-static void report_last_dim(Lower *l, const Member *m, const Value *x, Dim want, Dim out, Span span) {
+static void report_last_dim(Lower *l, const Member *m, const Value *x, Dim want, Dim out,
+                            Span span) {
     Dim got = x->dims[x->ndim - 1];
     const char *shape = dims_text(l->arena, x->dims, x->ndim);
     if (x->flattened && got.free == NULL) {
-        DiagRef e = lower_error(l, E013, span, "flatten size: '%s' expects %s but flatten gives %lld = %s", m->name,
-                                dim_with_value(l->arena, want), (long long)got.value, got.text);
+        DiagRef e =
+            lower_error(l, E013, span, "flatten size: '%s' expects %s but flatten gives %lld = %s",
+                        m->name, dim_with_value(l->arena, want), (long long)got.value, got.text);
         diag_label(l->diag, e, "input is %s", shape);
         if (x->trail != NULL) diag_note(l->diag, e, "%s", x->trail);
         diag_hint(l->diag, e, "%s: %s(%s, %s)", m->name, m->layer->name,
@@ -138,11 +143,13 @@ static void report_last_dim(Lower *l, const Member *m, const Value *x, Dim want,
     bool mixed = got.free != NULL || want.free != NULL;
     DiagRef e;
     if (mixed && got.value == want.value)
-        e = lower_error(l, E014, span, "'%s' expects last dim %s, got '%s': they are different dims although both are %lld",
-                        m->name, want.text, got.text, (long long)got.value);
+        e = lower_error(
+            l, E014, span,
+            "'%s' expects last dim %s, got '%s': they are different dims although both are %lld",
+            m->name, want.text, got.text, (long long)got.value);
     else
-        e = lower_error(l, E012, span, "dimension mismatch: '%s' expects last dim %s, got %s", m->name,
-                        dim_with_value(l->arena, want), dim_with_value(l->arena, got));
+        e = lower_error(l, E012, span, "dimension mismatch: '%s' expects last dim %s, got %s",
+                        m->name, dim_with_value(l->arena, want), dim_with_value(l->arena, got));
     diag_label(l->diag, e, "input is %s; '%s' is declared at %s as %s -> %s", shape, m->name,
                diag_place(l->diag, m->span, span), want.text, out.text);
     hint_split(l, e, x, want, got);
@@ -156,9 +163,11 @@ static Val add_bias(Lower *l, const Member *m, Val y, int axis) {
     return build2(&l->b, OP_add, y, build_broadcast(&l->b, bias, type, axes));
 }
 
-static Value apply_linear_like(Lower *l, const Member *m, const Value *x, Span span, bool transposed) {
+static Value apply_linear_like(Lower *l, const Member *m, const Value *x, Span span,
+                               bool transposed) {
     Dim in = m->args[LINEAR_in].dim, out = m->args[LINEAR_out].dim;
-    if (!want_ndim(l, x, 1, NDIM_MAX, m->layer->name, span) || !want_float(l, x, m->layer->name, span))
+    if (!want_ndim(l, x, 1, NDIM_MAX, m->layer->name, span) ||
+        !want_float(l, x, m->layer->name, span))
         return (Value){0};
     if (!dim_equal(x->dims[x->ndim - 1], in)) {
         report_last_dim(l, m, x, in, out, span);
@@ -186,11 +195,12 @@ static Value apply_conv1d(Lower *l, const Member *m, const Value *x, Span span) 
 /* --- Conv2d and pooling --- */
 
 /* One spatial axis: the size after a window, with its message when nothing is left. */
-static bool window_size(Lower *l, const Member *m, Dim size, const Value *k, const Value *stride, const Value *padding,
-                        Dim *out, Span span) {
+static bool window_size(Lower *l, const Member *m, Dim size, const Value *k, const Value *stride,
+                        const Value *padding, Dim *out, Span span) {
     int64_t room = size.value + 2 * padding->dim.value - k->dim.value;
     if (size.free != NULL) {
-        lower_error(l, E014, span, "%s needs sizes that are known, '%s' is a free dimension", m->layer->name, size.text);
+        lower_error(l, E014, span, "%s needs sizes that are known, '%s' is a free dimension",
+                    m->layer->name, size.text);
         return false;
     }
     if (room < 0) {
@@ -202,17 +212,22 @@ static bool window_size(Lower *l, const Member *m, Dim size, const Value *k, con
     return true;
 }
 
-static const char *trail_text(Lower *l, const Member *m, const Value *x, Dim from, Dim to, int64_t k, int64_t padding) {
+static const char *trail_text(Lower *l, const Member *m, const Value *x, Dim from, Dim to,
+                              int64_t k, int64_t padding) {
     const char *step = arena_printf(l->arena, " -> %s", to.text);
     if (x->trail != NULL) return arena_printf(l->arena, "%s%s", x->trail, step);
-    const char *pad = padding == 0 ? " without padding" : arena_printf(l->arena, " with padding %lld", (long long)padding);
-    return arena_printf(l->arena, "%s(k = %lld)%s: %s%s", m->layer->name, (long long)k, pad, from.text, step);
+    const char *pad = padding == 0
+                          ? " without padding"
+                          : arena_printf(l->arena, " with padding %lld", (long long)padding);
+    return arena_printf(l->arena, "%s(k = %lld)%s: %s%s", m->layer->name, (long long)k, pad,
+                        from.text, step);
 }
 
-static bool spatial_dims(Lower *l, const Member *m, const Value *x, const Value *const args[3], Dim *dims, Span span) {
+static bool spatial_dims(Lower *l, const Member *m, const Value *x, const Value *const args[3],
+                         Dim *dims, Span span) {
     for (int axis = 0; axis < 2; axis++)
-        if (!window_size(l, m, x->dims[2 + axis], &args[0]->item[axis], &args[1]->item[axis], &args[2]->item[axis],
-                         &dims[2 + axis], span))
+        if (!window_size(l, m, x->dims[2 + axis], &args[0]->item[axis], &args[1]->item[axis],
+                         &args[2]->item[axis], &dims[2 + axis], span))
             return false;
     return shape_fits(l, x->dtype, 4, dims, span);
 }
@@ -225,12 +240,15 @@ static Attr pair_attr(Lower *l, AttrKey key, const Value *pair) {
 }
 
 static Value apply_conv2d(Lower *l, const Member *m, const Value *x, Span span) {
-    if (!want_ndim(l, x, 4, 4, "Conv2d", span) || !want_float(l, x, "Conv2d", span)) return (Value){0};
+    if (!want_ndim(l, x, 4, 4, "Conv2d", span) || !want_float(l, x, "Conv2d", span))
+        return (Value){0};
     Dim in = m->args[CONV_in].dim;
     if (!dim_equal(x->dims[1], in)) {
-        DiagRef e = lower_error(l, E012, span, "dimension mismatch: '%s' expects %s channels, got %s", m->name,
+        DiagRef e = lower_error(l, E012, span,
+                                "dimension mismatch: '%s' expects %s channels, got %s", m->name,
                                 dim_with_value(l->arena, in), dim_with_value(l->arena, x->dims[1]));
-        diag_label(l->diag, e, "input is %s; '%s' is declared at %s", dims_text(l->arena, x->dims, x->ndim), m->name,
+        diag_label(l->diag, e, "input is %s; '%s' is declared at %s",
+                   dims_text(l->arena, x->dims, x->ndim), m->name,
                    diag_place(l->diag, m->span, span));
         return (Value){0};
     }
@@ -241,13 +259,16 @@ static Value apply_conv2d(Lower *l, const Member *m, const Value *x, Span span) 
     Val in_vals[2] = {x->val, layer_param_val(l, m, "weight")};
     Val y = graph_add(&l->b, OP_conv2d, 2, in_vals, 2, attrs, (Type){0})->out;
     Value v = tensor_new(l, x->dtype, 4, dims, add_bias(l, m, y, 1), span);
-    v.trail = trail_text(l, m, x, x->dims[2], dims[2], args[0]->item[0].dim.value, args[2]->item[0].dim.value);
+    v.trail = trail_text(l, m, x, x->dims[2], dims[2], args[0]->item[0].dim.value,
+                         args[2]->item[0].dim.value);
     return v;
 }
 
 static Value apply_pool(Lower *l, const Member *m, const Value *x, Span span, Op op) {
-    if (!want_ndim(l, x, 4, 4, m->layer->name, span) || !want_float(l, x, m->layer->name, span)) return (Value){0};
-    const Value *stride = m->args[POOL_stride].kind != VALUE_none ? &m->args[POOL_stride] : &m->args[POOL_k];
+    if (!want_ndim(l, x, 4, 4, m->layer->name, span) || !want_float(l, x, m->layer->name, span))
+        return (Value){0};
+    const Value *stride =
+        m->args[POOL_stride].kind != VALUE_none ? &m->args[POOL_stride] : &m->args[POOL_k];
     const Value *args[3] = {&m->args[POOL_k], stride, &m->args[POOL_padding]};
     Dim dims[4] = {x->dims[0], x->dims[1]};
     for (int i = 0; i < 2; i++) {
@@ -260,7 +281,8 @@ static Value apply_pool(Lower *l, const Member *m, const Value *x, Span span, Op
                      pair_attr(l, ATTR_padding, args[2])};
     Val y = graph_add(&l->b, op, 1, &x->val, 3, attrs, (Type){0})->out;
     Value v = tensor_new(l, x->dtype, 4, dims, y, span);
-    v.trail = trail_text(l, m, x, x->dims[2], dims[2], args[0]->item[0].dim.value, args[2]->item[0].dim.value);
+    v.trail = trail_text(l, m, x, x->dims[2], dims[2], args[0]->item[0].dim.value,
+                         args[2]->item[0].dim.value);
     return v;
 }
 
@@ -277,7 +299,8 @@ static Value apply_avg_pool(Lower *l, const Member *m, const Value *x, Span span
 static Value apply_embedding(Lower *l, const Member *m, const Value *x, Span span) {
     Dim dims[NDIM_MAX + 1];
     if (x->dtype != DT_i32) {
-        lower_error(l, E019, span, "'%s' takes i32 indices, got %s", m->name, value_type_text(l->arena, x));
+        lower_error(l, E019, span, "'%s' takes i32 indices, got %s", m->name,
+                    value_type_text(l->arena, x));
         return (Value){0};
     }
     for (int i = 0; i < x->ndim; i++) dims[i] = x->dims[i];
@@ -289,7 +312,9 @@ static Value apply_embedding(Lower *l, const Member *m, const Value *x, Span spa
 
 static bool norm_fits(Lower *l, const Member *m, const Value *x, Span span) {
     Dim want = m->args[NORM_dim].dim;
-    if (!want_ndim(l, x, 1, NDIM_MAX, m->layer->name, span) || !want_float(l, x, m->layer->name, span)) return false;
+    if (!want_ndim(l, x, 1, NDIM_MAX, m->layer->name, span) ||
+        !want_float(l, x, m->layer->name, span))
+        return false;
     if (dim_equal(x->dims[x->ndim - 1], want)) return true;
     report_last_dim(l, m, x, want, want, span);
     return false;
@@ -301,14 +326,16 @@ static Value apply_layer_norm(Lower *l, const Member *m, const Value *x, Span sp
     if (bias.id == 0) bias = build_const(&l->b, 0.0, val_type(l->b.g, weight));
     Attr eps = ATTR_FLOAT(eps, m->args[NORM_eps].number);
     Val in[3] = {x->val, weight, bias};
-    return tensor_like(x, x->dtype, graph_add(&l->b, OP_layer_norm, 3, in, 1, &eps, (Type){0})->out, span);
+    return tensor_like(x, x->dtype, graph_add(&l->b, OP_layer_norm, 3, in, 1, &eps, (Type){0})->out,
+                       span);
 }
 
 static Value apply_rms_norm(Lower *l, const Member *m, const Value *x, Span span) {
     if (!norm_fits(l, m, x, span)) return (Value){0};
     Attr eps = ATTR_FLOAT(eps, m->args[NORM_eps].number);
     Val in[2] = {x->val, layer_param_val(l, m, "weight")};
-    return tensor_like(x, x->dtype, graph_add(&l->b, OP_rms_norm, 2, in, 1, &eps, (Type){0})->out, span);
+    return tensor_like(x, x->dtype, graph_add(&l->b, OP_rms_norm, 2, in, 1, &eps, (Type){0})->out,
+                       span);
 }
 
 static Value apply_dropout(Lower *l, const Member *m, const Value *x, Span span) {
@@ -323,13 +350,15 @@ static const LayerSpec table[] = {
     {"Linear", LINEAR_ARGS, declare_linear, apply_linear},
     {"Conv1D", LINEAR_ARGS, declare_conv1d, apply_conv1d},
     {"Conv2d",
-     "in: count, out: count, k: pair, stride: pair = 1, padding: pair = 0, bias: bool = true, init: init?",
+     "in: count, out: count, k: pair, stride: pair = 1, padding: pair = 0, bias: bool = true, "
+     "init: init?",
      declare_conv2d, apply_conv2d},
     {"Embedding",
      "rows: count, dim: count, pad: count = 1, init: init?, weight: path?, "
      "shard: word(none|vocab) = none",
      declare_embedding, apply_embedding},
-    {"LayerNorm", "dim: count, eps: positive = 1e-5, bias: bool = true", declare_layer_norm, apply_layer_norm},
+    {"LayerNorm", "dim: count, eps: positive = 1e-5, bias: bool = true", declare_layer_norm,
+     apply_layer_norm},
     {"RMSNorm", "dim: count, eps: nonneg = 1.1920929e-07", declare_rms_norm, apply_rms_norm},
     {"Dropout", "p: share = 0.5", declare_nothing, apply_dropout},
     {"MaxPool2d", POOL_ARGS, declare_pool, apply_max_pool},

@@ -15,7 +15,8 @@ static void add_block(Lower *l, const Ast *item) {
         diag_error(l->diag, E010, item->span, "block '%s' already declared at %s", item->text,
                    diag_place(l->diag, first->span, item->span));
     } else if (is_builtin(item->text)) {
-        diag_error(l->diag, E010, item->span, "'%s' is a layer or function of the language; choose another name", item->text);
+        diag_error(l->diag, E010, item->span,
+                   "'%s' is a layer or function of the language; choose another name", item->text);
     } else {
         vec_push(l->arena, &l->blocks, item);
     }
@@ -26,7 +27,8 @@ static void check_params(Lower *l, const Ast *block) {
     for (uint32_t i = 0; i < params->n; i++)
         for (uint32_t k = 0; k < i; k++) {
             if (strcmp(params->child[i]->text, params->child[k]->text) != 0) continue;
-            diag_error(l->diag, E010, params->child[i]->span, "'%s' already declared at %s", params->child[i]->text,
+            diag_error(l->diag, E010, params->child[i]->span, "'%s' already declared at %s",
+                       params->child[i]->text,
                        diag_place(l->diag, params->child[k]->span, params->child[i]->span));
         }
 }
@@ -40,9 +42,10 @@ static void collect_items(Lower *l) {
             if (item->kind == AST_block || item->kind == AST_model) check_params(l, item);
             if (item->kind != AST_model) continue;
             if (l->model != NULL)
-                diag_error(l->diag, E010, item->span, "a second model: '%s' already declared at %s", l->model->text,
-                           diag_place(l->diag, l->model->span, item->span));
-            else l->model = item;
+                diag_error(l->diag, E010, item->span, "a second model: '%s' already declared at %s",
+                           l->model->text, diag_place(l->diag, l->model->span, item->span));
+            else
+                l->model = item;
         }
     }
     l->block_used = ARENA_ARRAY(l->arena, bool, l->blocks.n + 1);
@@ -56,7 +59,8 @@ static void warn_unused_blocks(Lower *l) {
     for (uint32_t i = 0; i < l->blocks.n; i++) {
         const Ast *block = l->blocks.data[i];
         if (!l->block_used[i] && block->span.file == l->model->span.file)
-            diag_warn(l->diag, WARN_UNUSED_BLOCK, block->span, "block '%s' is never used", block->text);
+            diag_warn(l->diag, WARN_UNUSED_BLOCK, block->span, "block '%s' is never used",
+                      block->text);
     }
 }
 
@@ -70,10 +74,12 @@ static bool check_binding(Lower *l) {
         const DimValue *v = &l->settings.dim_value[l->section][i];
         if (!d->is_free || v->value > 0) continue;
         good = false;
-        if (v->all.kind != VALUE_none || v->span.file != 0) continue; /* it had its message */
-        DiagRef e = diag_error(l->diag, E014, d->span, "free dimension '%s' has no value in section '%s'", d->name,
-                               settings_section_name(l->section));
-        diag_hint(l->diag, e, "%s { %s = ... }, or a fixed size: dim %s = ...", settings_section_name(l->section), d->name, d->name);
+        if (v->span.file != 0) continue; /* it had its message */
+        DiagRef e =
+            diag_error(l->diag, E014, d->span, "free dimension '%s' has no value in section '%s'",
+                       d->name, settings_section_name(l->section));
+        diag_hint(l->diag, e, "%s { %s = ... }, or a fixed size: dim %s = ...",
+                  settings_section_name(l->section), d->name, d->name);
     }
     return good;
 }
@@ -84,12 +90,19 @@ static bool add_data_inputs(Lower *l, const Instance *root, Value *args, int *n)
     Frame frame = {.instance = (Instance *)(uintptr_t)root, .space = root->root};
     bool good = true;
     l->frame = &frame;
-    for (uint32_t i = 0; i < params->n && good; i++) {
+    for (uint32_t i = 0; i < params->n; i++) {
         const Ast *p = params->child[i];
         TypeWant type;
         if (p->child[0]->kind != AST_type) continue;
-        good = *n < ARGS_MAX && eval_type(l, p->child[0], &type);
-        if (!good) break;
+        if (*n == ARGS_MAX) {
+            diag_error(l->diag, E026, p->span, "a model has at most %d data parameters", ARGS_MAX);
+            good = false;
+            break;
+        }
+        if (!eval_type(l, p->child[0], &type)) {
+            good = false;
+            continue;
+        }
         args[*n] = tensor_new(l, type.dtype, type.ndim, type.dims, (Val){0}, p->span);
         Port port = {.role = ROLE_data, .index = *n, .name = p->text};
         args[*n].val = graph_add_input(l->b.g, value_ir_type(l, &args[*n]), port);
@@ -109,22 +122,26 @@ static bool calls_function(const Ast *e, const char *name) {
 /* f32 [B]: only for functions that cannot see padding in their targets. */
 static void add_valid_input(Lower *l, const Value *first) {
     bool wanted = calls_function(l->model, "mse");
-    for (uint32_t i = 0; i < l->blocks.n; i++) wanted = wanted || calls_function(l->blocks.data[i], "mse");
+    for (uint32_t i = 0; i < l->blocks.n; i++)
+        wanted = wanted || calls_function(l->blocks.data[i], "mse");
     l->valid = (Val){0};
     if (!wanted || first->ndim == 0) return;
     int64_t batch = first->dims[0].value;
-    l->valid = graph_add_input(l->b.g, type_intern(l->mod->types, DT_f32, 1, &batch), (Port){.role = ROLE_valid});
+    l->valid = graph_add_input(l->b.g, type_intern(l->mod->types, DT_f32, 1, &batch),
+                               (Port){.role = ROLE_valid});
 }
 
 static void add_weight_inputs(Lower *l) {
     l->weight = ARENA_ARRAY(l->arena, Val, l->mod->nparam + 1);
     for (int i = 0; i < l->mod->nparam; i++)
-        l->weight[i] = graph_add_input(l->b.g, l->mod->param[i].type, (Port){.role = ROLE_weight, .index = i});
+        l->weight[i] =
+            graph_add_input(l->b.g, l->mod->param[i].type, (Port){.role = ROLE_weight, .index = i});
 }
 
 /* --- results --- */
 
-static void output_mean(Lower *l, const Value *v, Role sum, Role count, int index, const char *name) {
+static void output_mean(Lower *l, const Value *v, Role sum, Role count, int index,
+                        const char *name) {
     Type scalar = type_intern(l->mod->types, DT_f32, 0, NULL);
     Val s = v->mean.sum, c = v->mean.count;
     if (s.id == 0) { /* a plain number: the mean over microbatches */
@@ -137,7 +154,8 @@ static void output_mean(Lower *l, const Value *v, Role sum, Role count, int inde
 
 static const Ast *return_expr(const Ast *body, uint32_t i) {
     for (uint32_t k = body->n; k-- > 0;)
-        if (body->child[k]->kind == AST_return && i < body->child[k]->n) return body->child[k]->child[i];
+        if (body->child[k]->kind == AST_return && i < body->child[k]->n)
+            return body->child[k]->child[i];
     return NULL;
 }
 
@@ -154,8 +172,10 @@ static const char *result_name(Lower *l, const Value *v, uint32_t i) {
 static void add_outputs(Lower *l, const Value *results, int n) {
     const Value *loss = &results[0];
     if (loss->kind != VALUE_tensor || loss->ndim != 0 || !dtype_is_float(loss->dtype)) {
-        DiagRef e = diag_error(l->diag, E019, loss->span, "the first value that the model returns is the loss, a number; got %s",
-                               value_describe(l->arena, loss));
+        DiagRef e =
+            diag_error(l->diag, E019, loss->span,
+                       "the first value that the model returns is the loss, a number; got %s",
+                       value_describe(l->arena, loss));
         if (loss->kind == VALUE_tensor) diag_hint(l->diag, e, "mean(x) makes a number of a tensor");
         return;
     }
@@ -166,11 +186,13 @@ static void add_outputs(Lower *l, const Value *results, int n) {
         const Value *v = &results[i];
         const char *name = result_name(l, v, (uint32_t)i);
         if (v->kind != VALUE_tensor) {
-            diag_error(l->diag, E019, v->span, "the model returns tensors, got %s", value_describe(l->arena, v));
+            diag_error(l->diag, E019, v->span, "the model returns tensors, got %s",
+                       value_describe(l->arena, v));
         } else if (v->ndim == 0 && dtype_is_float(v->dtype)) {
             output_mean(l, v, ROLE_metric_sum, ROLE_metric_count, metrics++, name);
         } else {
-            graph_add_output(l->b.g, v->val, (Port){.role = ROLE_output, .index = outputs++, .name = name});
+            graph_add_output(l->b.g, v->val,
+                             (Port){.role = ROLE_output, .index = outputs++, .name = name});
         }
     }
 }
@@ -183,22 +205,28 @@ static void lower_binding(Lower *l, Instance *root, SectionId section) {
     l->call_count = 0;
     l->mod->nstream = 0; /* streams are numbered by site, alike in every program */
     if (!check_binding(l)) return;
-    l->b = (Builder){.g = graph_new(l->mod, settings_section_name(section)), .span = l->model->span};
+    l->b =
+        (Builder){.g = graph_new(l->mod, settings_section_name(section)), .span = l->model->span};
     if (!add_data_inputs(l, root, args, &n)) return;
     if (n == 0) {
-        diag_error(l->diag, E029, l->model->span, "model '%s' has no data parameters", l->model->text);
+        diag_error(l->diag, E029, l->model->span, "model '%s' has no data parameters",
+                   l->model->text);
         return;
     }
     int64_t batch = args[0].ndim > 0 ? args[0].dims[0].value : 1;
-    if (section == SECTION_train) l->mod->train.batch = batch;
-    else l->mod->eval.batch = batch;
+    if (section == SECTION_train)
+        l->mod->train.batch = batch;
+    else
+        l->mod->eval.batch = batch;
     add_valid_input(l, &args[0]);
     add_weight_inputs(l);
     Value v = instance_call(l, root, args, n, l->model->span);
     if (section == SECTION_train) report_unused_members(l, root);
     if (v.kind == VALUE_none || l->diag->error_count > 0) return;
-    if (v.kind == VALUE_tuple) add_outputs(l, v.item, v.n);
-    else add_outputs(l, &v, 1);
+    if (v.kind == VALUE_tuple)
+        add_outputs(l, v.item, v.n);
+    else
+        add_outputs(l, &v, 1);
     module_add_graph(l->mod, l->b.g);
 }
 
@@ -212,7 +240,8 @@ void lower_program(Lower *l, const char *const *overrides, int n) {
     if (root == NULL) return;
     lower_binding(l, root, SECTION_train);
     int streams = l->mod->nstream;
-    if (l->diag->error_count == 0 && l->settings.present[SECTION_eval]) lower_binding(l, root, SECTION_eval);
+    if (l->diag->error_count == 0 && l->settings.present[SECTION_eval])
+        lower_binding(l, root, SECTION_eval);
     l->mod->nstream = streams;
     settings_to_module(l);
     if (l->diag->error_count == 0) warn_unused_blocks(l);

@@ -15,7 +15,7 @@
 #include "frontend/settings.h"
 #include "ir/module.h"
 
-enum { REPEAT_MAX = 65536, CALL_DEPTH_MAX = 64, INSTANCES_MAX = 20000, CALLS_MAX = 200000 };
+enum { REPEAT_MAX = 65536, CALL_DEPTH_MAX = 64, INSTANCES_MAX = 4096, CALLS_MAX = 50000 };
 
 typedef struct Lower Lower;
 typedef struct Instance Instance;
@@ -37,14 +37,15 @@ struct Member {
     const char *name;
     const char *path; /* "transformer.h" */
     const char *key;  /* the path with '*' for repeats: "transformer.h.*" */
+    Scope scope;      /* of the key */
     Span span;
     const struct LayerSpec *layer; /* NULL: a block */
     Value *args;                   /* layer: by its signature */
     Instance *instance;            /* block; NULL after an error */
     int64_t count;                 /* of `x N`; 0: not repeated */
     Span count_span;
-    uint32_t uses;                 /* calls, and ties to its parameters */
-    bool broken;                   /* its declaration was wrong */
+    uint32_t uses; /* calls, and ties to its parameters */
+    bool broken;   /* its declaration was wrong */
     VEC(MemberParam) params;
 };
 
@@ -54,6 +55,7 @@ struct Space {
     const char *path, *key;
     Span span;
     Space *up;
+    bool broken; /* its name was taken */
     VEC(Member *) members;
     VEC(Space *) spaces;
 };
@@ -68,11 +70,12 @@ typedef struct Binding {
 struct Instance {
     const Ast *block;
     const char *path, *key; /* as Member's */
-    Span declared;          /* the member's declaration */
-    Span repeated;          /* innermost `x N` around; file 0 when none */
+    Scope scope;
+    Span declared; /* the member's declaration */
+    Span repeated; /* innermost `x N` around; file 0 when none */
     Instance *up;
     Space *root;
-    VEC(Binding) statics;   /* static parameters of the block, bound by the declaration */
+    VEC(Binding) statics; /* static parameters of the block, bound by the declaration */
     int nstack;
     int64_t stack[STACK_MAX];
     int depth;      /* of instances around */

@@ -22,7 +22,8 @@ static void bind_names(Lower *l, const Ast *stmt, const Value *v) {
     }
     bool fits = v->kind == VALUE_tuple && (uint32_t)v->n == n;
     if (!fits && v->kind != VALUE_none)
-        lower_error(l, E009, stmt->child[n]->span, "%u names are given for %s", n, value_describe(l->arena, v));
+        lower_error(l, E009, stmt->child[n]->span, "%u names are given for %s", n,
+                    value_describe(l->arena, v));
     for (uint32_t i = 0; i < n; i++)
         bind_value(l, stmt->child[i]->text, fits ? v->item[i] : (Value){0}, stmt->child[i]->span);
 }
@@ -43,9 +44,11 @@ static void walk_assign(Lower *l, const Ast *stmt) {
 /* The condition of an `if` or assert. False after an error, with its message. */
 static bool static_truth(Lower *l, const Ast *e, const char *what, bool *truth) {
     Value v = expr_eval(l, e);
-    if (v.kind == VALUE_bool) *truth = v.truth;
+    if (v.kind == VALUE_bool)
+        *truth = v.truth;
     else if (v.kind != VALUE_none)
-        lower_error(l, E019, e->span, "the condition of %s must be true or false when compiling, got %s", what,
+        lower_error(l, E019, e->span,
+                    "the condition of %s must be true or false when compiling, got %s", what,
                     value_describe(l->arena, &v));
     return v.kind == VALUE_bool;
 }
@@ -53,8 +56,10 @@ static bool static_truth(Lower *l, const Ast *e, const char *what, bool *truth) 
 static void walk_if(Lower *l, const Ast *stmt) {
     bool truth = false;
     if (!static_truth(l, stmt->child[0], "if", &truth)) return;
-    if (truth) walk_body(l, stmt->child[1]);
-    else if (stmt->n > 2) walk_body(l, stmt->child[2]);
+    if (truth)
+        walk_body(l, stmt->child[1]);
+    else if (stmt->n > 2)
+        walk_body(l, stmt->child[2]);
 }
 
 static void walk_assert(Lower *l, const Ast *stmt) {
@@ -68,7 +73,8 @@ static void walk_return(Lower *l, const Ast *stmt) {
     Frame *f = l->frame;
     if (f->declaring) return;
     f->returned = true;
-    for (uint32_t i = 0; i < stmt->n; i++) vec_push(l->arena, &f->results, expr_eval(l, stmt->child[i]));
+    for (uint32_t i = 0; i < stmt->n; i++)
+        vec_push(l->arena, &f->results, expr_eval(l, stmt->child[i]));
 }
 
 static void walk_scope(Lower *l, const Ast *stmt) {
@@ -108,7 +114,8 @@ static const char *instance_name(Lower *l, const Instance *inst) {
 }
 
 /* Check the arguments against the block's tensor parameters and bind them. */
-static bool bind_params(Lower *l, Instance *inst, Frame *frame, const Value *args, int n, Span span) {
+static bool bind_params(Lower *l, Instance *inst, Frame *frame, const Value *args, int n,
+                        Span span) {
     const Ast *params = inst->block->child[0];
     int next = 0;
     bool good = true;
@@ -119,18 +126,21 @@ static bool bind_params(Lower *l, Instance *inst, Frame *frame, const Value *arg
             lower_error(l, E009, span, "block %s needs '%s'", inst->block->text, p->text);
             return false;
         }
-        const char *what = arena_printf(l->arena, "'%s' expects %s:", instance_name(l, inst), p->text);
+        const char *what =
+            arena_printf(l->arena, "'%s' expects %s:", instance_name(l, inst), p->text);
         /* The type sees the block's static parameters, a mismatch is the caller's mistake. */
         TypeWant want;
         l->frame = frame;
         bool known = eval_type(l, p->child[0], &want);
         l->frame = frame->up;
         good = known && check_type(l, &want, &args[next], what, span) && good;
-        vec_push(l->arena, &frame->env, (Binding){.name = p->text, .value = args[next], .span = p->span});
+        vec_push(l->arena, &frame->env,
+                 (Binding){.name = p->text, .value = args[next], .span = p->span});
         next++;
     }
     if (next == n) return good;
-    lower_error(l, E009, span, "block %s takes %d value%s, got %d", inst->block->text, next, next == 1 ? "" : "s", n);
+    lower_error(l, E009, span, "block %s takes %d value%s, got %d", inst->block->text, next,
+                next == 1 ? "" : "s", n);
     return false;
 }
 
@@ -141,18 +151,21 @@ static Value check_results(Lower *l, const Instance *inst, const Frame *frame) {
         lower_error(l, E029, inst->block->span, "block '%s' returns nothing", inst->block->text);
         return (Value){0};
     }
-    for (uint32_t i = 0; i < frame->results.n; i++) good &= frame->results.data[i].kind != VALUE_none;
+    for (uint32_t i = 0; i < frame->results.n; i++)
+        good &= frame->results.data[i].kind != VALUE_none;
     if (!good) return (Value){0};
     if (types->n > 0 && types->n != frame->results.n) {
-        lower_error(l, E009, frame->results.data[0].span, "block '%s' returns %u values, its head says %u",
-                    inst->block->text, frame->results.n, types->n);
+        lower_error(l, E009, frame->results.data[0].span,
+                    "block '%s' returns %u values, its head says %u", inst->block->text,
+                    frame->results.n, types->n);
         return (Value){0};
     }
     for (uint32_t i = 0; i < types->n; i++) {
         const char *what = arena_printf(l->arena, "'%s' is declared to return", inst->block->text);
         const Value *v = &frame->results.data[i];
         TypeWant want;
-        good = eval_type(l, types->child[i], &want) && check_type(l, &want, v, what, v->span) && good;
+        good =
+            eval_type(l, types->child[i], &want) && check_type(l, &want, v, what, v->span) && good;
     }
     if (!good) return (Value){0};
     if (frame->results.n == 1) return frame->results.data[0];
@@ -170,7 +183,7 @@ Value instance_call(Lower *l, Instance *inst, const Value *args, int n, Span spa
     if (!bind_params(l, inst, &frame, args, n, span)) return (Value){0};
     Scope scope = l->b.scope;
     l->frame = &frame;
-    l->b.scope = module_scope(l->mod, inst->key);
+    l->b.scope = inst->scope;
     walk_body(l, inst->block->child[2]);
     Value v = check_results(l, inst, &frame);
     l->frame = frame.up;

@@ -27,7 +27,8 @@ static bool number_fits(ArgKind kind, double x) {
 
 static bool all_items(const Value *v, ValueKind kind, int64_t least) {
     for (int i = 0; i < v->n; i++)
-        if (v->item[i].kind != kind || (kind == VALUE_int && v->item[i].dim.value < least)) return false;
+        if (v->item[i].kind != kind || (kind == VALUE_int && v->item[i].dim.value < least))
+            return false;
     return true;
 }
 
@@ -40,7 +41,9 @@ static void wrap_single(Lower *l, Value *v, ValueKind kind) {
 }
 
 static bool convert_tuple(Lower *l, const ArgSpec *spec, Value *v, Span span) {
-    ValueKind kind = spec->kind == ARG_strs ? VALUE_str : spec->kind == ARG_tensors ? VALUE_tensor : VALUE_int;
+    ValueKind kind = spec->kind == ARG_strs      ? VALUE_str
+                     : spec->kind == ARG_tensors ? VALUE_tensor
+                                                 : VALUE_int;
     if (spec->kind == ARG_shares) {
         bool fits = v->kind == VALUE_tuple && v->n == 2;
         for (int i = 0; fits && i < 2; i++) {
@@ -54,7 +57,8 @@ static bool convert_tuple(Lower *l, const ArgSpec *spec, Value *v, Span span) {
     if (v->kind != VALUE_tuple || v->n == 0) return refuse(l, spec, v, span);
     for (int i = 0; i < v->n; i++)
         if (v->item[i].kind == VALUE_none) return false;
-    if (!all_items(v, kind, spec->kind == ARG_pair ? 0 : INT64_MIN)) return refuse(l, spec, v, span);
+    if (!all_items(v, kind, spec->kind == ARG_pair ? 0 : INT64_MIN))
+        return refuse(l, spec, v, span);
     if (spec->kind != ARG_pair) return true;
     if (v->n > 2) return refuse(l, spec, v, span);
     if (v->n == 1) {
@@ -130,18 +134,21 @@ static Value eval_setting(Lower *l, const ArgSpec *spec, const Ast *e) {
         Suggest s = suggest_begin(name->text);
         for (int i = 0; i < SETFN_COUNT; i++)
             if (setting_at(i)->kind == kind) suggest_offer(&s, setting_at(i)->name);
-        DiagRef r = lower_error(l, E007, name->span, "unknown %s '%s'%s", setting_kind_text(kind), name->text,
-                                s.best != NULL ? arena_printf(l->arena, "; did you mean '%s'?", s.best) : "");
+        DiagRef r = lower_error(
+            l, E007, name->span, "unknown %s '%s'%s", setting_kind_text(kind), name->text,
+            s.best != NULL ? arena_printf(l->arena, "; did you mean '%s'?", s.best) : "");
         const char *all = "";
         for (int i = 0; i < SETFN_COUNT; i++)
             if (setting_at(i)->kind == kind)
-                all = arena_printf(l->arena, "%s%s%s", all, *all != '\0' ? ", " : "", setting_at(i)->name);
+                all = arena_printf(l->arena, "%s%s%s", all, *all != '\0' ? ", " : "",
+                                   setting_at(i)->name);
         diag_hint(l->diag, r, "there are %s", all);
         return v;
     }
     Signature sig = signature_parse(l->arena, fn->name, fn->signature);
     Value *args = ARENA_ARRAY(l->arena, Value, sig.n + 1);
-    if (!bind_args(l, &sig, e->kind == AST_call ? e->child[1] : NULL, NULL, e->span, args)) return v;
+    if (!bind_args(l, &sig, e->kind == AST_call ? e->child[1] : NULL, NULL, e->span, args))
+        return v;
     return (Value){.kind = VALUE_setting, .span = e->span, .fn = fn, .item = args, .n = sig.n};
 }
 
@@ -156,12 +163,16 @@ Value eval_arg(Lower *l, const ArgSpec *spec, const Ast *e) {
     case ARG_expr:
     case ARG_path: v = (Value){.kind = VALUE_expr, .ast = e}; break;
     case ARG_pattern:
-        if (e->kind == AST_arrow) v = (Value){.kind = VALUE_expr, .ast = e};
-        else lower_error(l, E019, e->span, "'%s' must be %s", spec->name, signature_wants(l->arena, spec));
+        if (e->kind == AST_arrow)
+            v = (Value){.kind = VALUE_expr, .ast = e};
+        else
+            lower_error(l, E019, e->span, "'%s' must be %s", spec->name,
+                        signature_wants(l->arena, spec));
         break;
     default:
         if (e->kind == AST_arrow) {
-            lower_error(l, E019, e->span, "a pattern [..] -> [..] is an argument of rearrange only");
+            lower_error(l, E019, e->span,
+                        "a pattern [..] -> [..] is an argument of rearrange only");
             break;
         }
         v = expr_eval(l, e);
@@ -190,19 +201,22 @@ static Value fallback_value(Lower *l, const ArgSpec *spec) {
 static void report_unknown_arg(Lower *l, const Signature *s, const Ast *arg) {
     Suggest near = suggest_begin(arg->text);
     for (int i = 0; i < s->n; i++) suggest_offer(&near, s->arg[i].name);
-    DiagRef e = lower_error(l, E008, arg->span, "%s has no argument '%s'%s", s->name, arg->text,
-                            near.best != NULL ? arena_printf(l->arena, "; did you mean '%s'?", near.best) : "");
+    DiagRef e = lower_error(
+        l, E008, arg->span, "%s has no argument '%s'%s", s->name, arg->text,
+        near.best != NULL ? arena_printf(l->arena, "; did you mean '%s'?", near.best) : "");
     diag_note(l->diag, e, "%s", signature_text(l->arena, s));
 }
 
 static bool report_surplus(Lower *l, const Signature *s, Span span) {
-    DiagRef e = lower_error(l, E009, span, "%s takes %d argument%s at most", s->name, s->n, s->n == 1 ? "" : "s");
+    DiagRef e = lower_error(l, E009, span, "%s takes %d argument%s at most", s->name, s->n,
+                            s->n == 1 ? "" : "s");
     diag_note(l->diag, e, "%s", signature_text(l->arena, s));
     return false;
 }
 
 /* Evaluate one written argument into its place. */
-static bool bind_one(Lower *l, const Signature *s, const Ast *arg, int *position, bool *given, Value *out) {
+static bool bind_one(Lower *l, const Signature *s, const Ast *arg, int *position, bool *given,
+                     Value *out) {
     int i = *position;
     if (arg->text != NULL) {
         i = signature_find(s, arg->text);
@@ -212,7 +226,8 @@ static bool bind_one(Lower *l, const Signature *s, const Ast *arg, int *position
         }
     } else if (arg->child[0]->kind == AST_arrow) {
         /* A pattern finds its argument by its kind. */
-        for (i = 0; i < s->n && s->arg[i].kind != ARG_pattern; i++) {}
+        for (i = 0; i < s->n && s->arg[i].kind != ARG_pattern; i++) {
+        }
     } else {
         while (i < s->n && given[i]) i++;
         *position = i + 1;
@@ -227,7 +242,8 @@ static bool bind_one(Lower *l, const Signature *s, const Ast *arg, int *position
     return out[i].kind != VALUE_none;
 }
 
-bool bind_args(Lower *l, const Signature *s, const Ast *args, const Value *piped, Span span, Value *out) {
+bool bind_args(Lower *l, const Signature *s, const Ast *args, const Value *piped, Span span,
+               Value *out) {
     bool given[ARGS_MAX] = {false}, good = true;
     int position = 0;
     if (piped != NULL) {
@@ -244,7 +260,8 @@ bool bind_args(Lower *l, const Signature *s, const Ast *args, const Value *piped
         if (s->arg[i].optional) {
             out[i] = fallback_value(l, &s->arg[i]);
         } else if (good) {
-            lower_error(l, E009, span, "%s needs '%s'", signature_text(l->arena, s), s->arg[i].name);
+            lower_error(l, E009, span, "%s needs '%s'", signature_text(l->arena, s),
+                        s->arg[i].name);
             good = false;
         }
     }
@@ -257,12 +274,14 @@ static void report_unknown_function(Lower *l, const Ast *name) {
     Suggest s = suggest_begin(name->text);
     for (int i = 0; function_at(i) != NULL; i++) suggest_offer(&s, function_at(i)->name);
     for (Space *space = l->frame != NULL ? l->frame->space : NULL; space != NULL; space = space->up)
-        for (uint32_t i = 0; i < space->members.n; i++) suggest_offer(&s, space->members.data[i]->name);
-    DiagRef e = lower_error(l, E007, name->span, "unknown layer or function '%s'%s", name->text,
-                            s.best != NULL ? arena_printf(l->arena, "; did you mean '%s'?", s.best) : "");
+        for (uint32_t i = 0; i < space->members.n; i++)
+            suggest_offer(&s, space->members.data[i]->name);
+    DiagRef e =
+        lower_error(l, E007, name->span, "unknown layer or function '%s'%s", name->text,
+                    s.best != NULL ? arena_printf(l->arena, "; did you mean '%s'?", s.best) : "");
     if (layer_find(name->text) != NULL || block_find(l, name->text) != NULL)
-        diag_hint(l->diag, e, "'%s' has parameters: declare a member (m: %s%s) and call that", name->text, name->text,
-                  layer_find(name->text) != NULL ? "(...)" : "");
+        diag_hint(l->diag, e, "'%s' has parameters: declare a member (m: %s%s) and call that",
+                  name->text, name->text, layer_find(name->text) != NULL ? "(...)" : "");
 }
 
 /* Arguments of a member: tensors by position. */
@@ -287,7 +306,8 @@ static Value call_member(Lower *l, Member *m, const Ast *args, const Value *pipe
     return member_call(l, m, values, n, span);
 }
 
-static Value call_function(Lower *l, const FunctionSpec *fn, const Ast *args, const Value *piped, Span span) {
+static Value call_function(Lower *l, const FunctionSpec *fn, const Ast *args, const Value *piped,
+                           Span span) {
     Signature sig = signature_parse(l->arena, fn->name, fn->signature);
     Value *values = ARENA_ARRAY(l->arena, Value, sig.n + 1);
     if (!bind_args(l, &sig, args, piped, span, values)) return (Value){0};
@@ -303,23 +323,33 @@ static bool maps_over_tuple(const FunctionSpec *fn, const Value *piped) {
     return fn == NULL || strncmp(fn->signature, "parts: tensors", 14) != 0;
 }
 
-static Value call_one(Lower *l, Member *m, const FunctionSpec *fn, const Ast *args, const Value *piped, Span span) {
-    return m != NULL ? call_member(l, m, args, piped, span) : call_function(l, fn, args, piped, span);
+static Value call_one(Lower *l, Member *m, const FunctionSpec *fn, const Ast *args,
+                      const Value *piped, Span span) {
+    return m != NULL ? call_member(l, m, args, piped, span)
+                     : call_function(l, fn, args, piped, span);
 }
 
 Value call_apply(Lower *l, const Ast *callee, const Ast *args, const Value *piped, Span span) {
     Space *space = NULL;
-    Member *m = callee->kind == AST_name || callee->kind == AST_field ? path_member(l, callee, &space) : NULL;
-    const FunctionSpec *fn = m == NULL && callee->kind == AST_name ? function_find(callee->text) : NULL;
+    Member *m = callee->kind == AST_name || callee->kind == AST_field
+                    ? path_member(l, callee, &space)
+                    : NULL;
+    const FunctionSpec *fn =
+        m == NULL && callee->kind == AST_name ? function_find(callee->text) : NULL;
     if (m == NULL && fn == NULL) {
-        if (callee->kind == AST_name && space == NULL) report_unknown_function(l, callee);
+        if (callee->kind == AST_name && space == NULL)
+            report_unknown_function(l, callee);
         else if (callee->kind != AST_field || space != NULL)
             lower_error(l, E007, callee->span, "'%s' cannot be called", ast_text(l->arena, callee));
-        else expr_eval(l, callee); /* says which part of the path is unknown */
+        else
+            expr_eval(l, callee); /* says which part of the path is unknown */
         return (Value){0};
     }
     if (!maps_over_tuple(fn, piped)) return call_one(l, m, fn, args, piped, span);
-    Value v = {.kind = VALUE_tuple, .span = span, .n = piped->n, .item = ARENA_ARRAY(l->arena, Value, piped->n)};
+    Value v = {.kind = VALUE_tuple,
+               .span = span,
+               .n = piped->n,
+               .item = ARENA_ARRAY(l->arena, Value, piped->n)};
     bool good = true;
     for (int i = 0; i < piped->n; i++) {
         v.item[i] = call_one(l, m, fn, args, &piped->item[i], span);

@@ -45,8 +45,9 @@ Space *declare_space(Lower *l, const Ast *stmt) {
     Space *up = l->frame->space;
     Space *s = space_find(up, stmt->text);
     if (!l->frame->declaring && s != NULL) return s;
-    name_is_free(l, up, stmt->text, stmt->span);
+    bool taken = !name_is_free(l, up, stmt->text, stmt->span);
     s = ARENA_NEW(l->arena, Space);
+    s->broken = taken;
     s->name = stmt->text;
     s->span = stmt->span;
     s->up = up;
@@ -63,12 +64,14 @@ static bool read_count(Lower *l, Member *m, const Ast *suffix) {
     m->count_span = suffix->child[0]->span;
     if (v.kind == VALUE_none) return false;
     if (v.kind != VALUE_int || v.dim.value < 1 || v.dim.free != NULL) {
-        lower_error(l, E019, m->count_span, "the count of 'x' must be an integer >= 1 that is known, got %s",
+        lower_error(l, E019, m->count_span,
+                    "the count of 'x' must be an integer >= 1 that is known, got %s",
                     value_describe(l->arena, &v));
         return false;
     }
     if (v.dim.value > REPEAT_MAX) {
-        lower_error(l, E026, m->count_span, "repeat of %lld is over the limit of %d", (long long)v.dim.value, REPEAT_MAX);
+        lower_error(l, E026, m->count_span, "repeat of %lld is over the limit of %d",
+                    (long long)v.dim.value, REPEAT_MAX);
         return false;
     }
     m->count = v.dim.value;
@@ -85,11 +88,14 @@ static bool read_suffixes(Lower *l, Member *m, const Ast *stmt, const char **ali
             *alias = suffix->child[0]->text;
             bool plain = **alias != '\0' && strpbrk(*alias, ".*/\" \n\t") == NULL;
             if (!plain) {
-                lower_error(l, E019, suffix->child[0]->span, "a checkpoint name has no dots, blanks, '*' or '/'");
+                lower_error(l, E019, suffix->child[0]->span,
+                            "a checkpoint name has no dots, blanks, '*' or '/'");
                 return false;
             }
         } else {
-            DiagRef e = lower_error(l, E005, suffix->span, "unknown suffix '%s'; repetition is written 'x 3'", suffix->text);
+            DiagRef e =
+                lower_error(l, E005, suffix->span,
+                            "unknown suffix '%s'; repetition is written 'x 3'", suffix->text);
             diag_hint(l->diag, e, "the suffixes are x COUNT and as \"name\"");
             return false;
         }
@@ -103,13 +109,16 @@ static void report_unknown_layer(Lower *l, const Ast *ctor) {
     Suggest s = suggest_begin(ctor->text);
     for (int i = 0; layer_at(i) != NULL; i++) suggest_offer(&s, layer_at(i)->name);
     for (uint32_t i = 0; i < l->blocks.n; i++) suggest_offer(&s, l->blocks.data[i]->text);
-    DiagRef e = lower_error(l, E007, ctor->span, "unknown layer or block '%s'%s", ctor->text,
-                            s.best != NULL ? arena_printf(l->arena, "; did you mean '%s'?", s.best) : "");
+    DiagRef e =
+        lower_error(l, E007, ctor->span, "unknown layer or block '%s'%s", ctor->text,
+                    s.best != NULL ? arena_printf(l->arena, "; did you mean '%s'?", s.best) : "");
     if (function_find(ctor->text) != NULL)
-        diag_hint(l->diag, e, "'%s' is a function: use it in an equation, y = x |> %s", ctor->text, ctor->text);
+        diag_hint(l->diag, e, "'%s' is a function: use it in an equation, y = x |> %s", ctor->text,
+                  ctor->text);
 }
 
-/* The instance in which a layer's parameters stand: with one more stack axis when it is repeated. */
+/* The instance in which a layer's parameters stand: with one more stack axis when it is repeated.
+ */
 static Instance *instance_for_layer(Lower *l, const Member *m, Instance *up) {
     Instance *inst = ARENA_NEW(l->arena, Instance);
     *inst = *up;
@@ -127,7 +136,8 @@ static void declare_layer(Lower *l, Member *m, const Ast *ctor) {
     Signature sig = signature_parse(l->arena, m->layer->name, m->layer->signature);
     m->args = ARENA_ARRAY(l->arena, Value, sig.n + 1);
     Instance *inst = instance_for_layer(l, m, l->frame->instance);
-    if (inst == NULL || !bind_args(l, &sig, ctor->n > 0 ? ctor->child[0] : NULL, NULL, ctor->span, m->args)) {
+    if (inst == NULL ||
+        !bind_args(l, &sig, ctor->n > 0 ? ctor->child[0] : NULL, NULL, ctor->span, m->args)) {
         m->broken = true;
         return;
     }
@@ -150,6 +160,7 @@ void declare_member(Lower *l, const Ast *stmt) {
         m->path = arena_printf(l->arena, "%s.0", m->path);
         m->key = arena_printf(l->arena, "%s.*", m->key);
     }
+    m->scope = module_scope(l->mod, m->key);
     m->layer = layer_find(ctor->text);
     const Ast *block = m->layer == NULL ? block_find(l, ctor->text) : NULL;
     if (m->broken) {
@@ -157,7 +168,8 @@ void declare_member(Lower *l, const Ast *stmt) {
     } else if (m->layer != NULL) {
         declare_layer(l, m, ctor);
     } else if (block != NULL) {
-        m->instance = instance_new(l, block, m, ctor->n > 0 ? ctor->child[0] : NULL, l->frame->instance);
+        m->instance =
+            instance_new(l, block, m, ctor->n > 0 ? ctor->child[0] : NULL, l->frame->instance);
         m->broken = m->instance == NULL;
     } else {
         report_unknown_layer(l, ctor);
@@ -191,7 +203,9 @@ static bool bind_statics(Lower *l, Instance *inst, const Ast *args, Span span) {
         if (values[i].kind == VALUE_none) values[i] = expr_eval(l, fallback[i]);
         good &= values[i].kind != VALUE_none;
         if (values[i].kind == VALUE_tensor) {
-            lower_error(l, E019, values[i].span, "'%s' of block %s must be known when it is declared", sig.arg[i].name, sig.name);
+            lower_error(l, E019, values[i].span,
+                        "'%s' of block %s must be known when it is declared", sig.arg[i].name,
+                        sig.name);
             good = false;
         }
         vec_push(l->arena, &inst->statics,
@@ -211,22 +225,20 @@ static bool instance_allowed(Lower *l, const Ast *block, const Instance *up, Spa
         lower_error(l, E026, span, "blocks are nested deeper than the limit of %d", CALL_DEPTH_MAX);
         return false;
     }
-    if (l->instance_count >= INSTANCES_MAX) {
+    if (++l->instance_count == INSTANCES_MAX + 1)
         lower_error(l, E026, span, "the model has more than %d instances of blocks", INSTANCES_MAX);
-        return false;
-    }
-    return true;
+    return l->instance_count <= INSTANCES_MAX;
 }
 
 Instance *instance_new(Lower *l, const Ast *block, const Member *m, const Ast *args, Instance *up) {
     Span span = m != NULL ? m->span : block->span;
     if (!instance_allowed(l, block, up, span)) return NULL;
-    l->instance_count++;
     Instance *inst = ARENA_NEW(l->arena, Instance);
     inst->block = block;
     inst->up = up;
     inst->path = m != NULL ? m->path : "";
     inst->key = m != NULL ? m->key : "";
+    inst->scope = m != NULL ? m->scope : (Scope){0};
     inst->declared = span;
     if (up != NULL) {
         inst->depth = up->depth + 1;
@@ -263,11 +275,13 @@ Instance *instance_new(Lower *l, const Ast *block, const Member *m, const Ast *a
 /* --- unused members --- */
 
 static void report_unused_in(Lower *l, const Space *s) {
+    if (s->broken) return;
     for (uint32_t i = 0; i < s->members.n; i++) {
         const Member *m = s->members.data[i];
         if (m->uses == 0 && !m->broken) {
-            DiagRef e = lower_error(l, E011, m->span, "'%s' is declared but never called; its parameters would get no gradient",
-                                    m->name);
+            DiagRef e = lower_error(
+                l, E011, m->span,
+                "'%s' is declared but never called; its parameters would get no gradient", m->name);
             diag_hint(l->diag, e, "call it in an equation or remove the declaration");
         } else if (m->instance != NULL && m->instance->evaluated) {
             report_unused_members(l, m->instance);

@@ -14,8 +14,10 @@ DiagRef lower_error(Lower *l, DiagCode code, Span span, const char *fmt, ...) {
     const char *where = diag_place(l->diag, inst->declared, span);
     const char *repeated = "";
     if (inst->repeated.file != 0)
-        repeated = arena_printf(l->arena, ", repeated at %s", diag_place(l->diag, inst->repeated, span));
-    diag_note(l->diag, e, "in block %s, as %s (%s%s)", inst->block->text, inst->path, where, repeated);
+        repeated =
+            arena_printf(l->arena, ", repeated at %s", diag_place(l->diag, inst->repeated, span));
+    diag_note(l->diag, e, "in block %s, as %s (%s%s)", inst->block->text, inst->path, where,
+              repeated);
     return e;
 }
 

@@ -24,7 +24,8 @@ static void report_unknown_name(Lower *l, const Ast *e) {
         suggest_offer(&s, l->frame->env.data[i].name);
         if (s.best != best) best = s.best, place = l->frame->env.data[i].span;
     }
-    for (Space *space = l->frame != NULL ? l->frame->space : NULL; space != NULL; space = space->up) {
+    for (Space *space = l->frame != NULL ? l->frame->space : NULL; space != NULL;
+         space = space->up) {
         for (uint32_t i = 0; i < space->members.n; i++) {
             suggest_offer(&s, space->members.data[i]->name);
             if (s.best != best) best = s.best, place = space->members.data[i]->span;
@@ -58,7 +59,8 @@ static Value eval_name(Lower *l, const Ast *e) {
         Dim dim;
         if (dim_value(l, d, &dim)) return value_int(dim);
         if (d->is_free && l->frame == NULL)
-            lower_error(l, E014, e->span, "'%s' is a free dimension: it has no value here", e->text);
+            lower_error(l, E014, e->span, "'%s' is a free dimension: it has no value here",
+                        e->text);
         return (Value){0}; /* a free dim without a value had its message when the program began */
     }
     const Value *c = config_find(l, e->text);
@@ -71,7 +73,8 @@ static Value eval_name(Lower *l, const Ast *e) {
     Member *m = path_member(l, e, &space);
     if (m != NULL) {
         m->uses++;
-        lower_error(l, E019, e->span, "member '%s' is used as a value; call it: %s(x)", e->text, e->text);
+        lower_error(l, E019, e->span, "member '%s' is used as a value; call it: %s(x)", e->text,
+                    e->text);
     } else if (space != NULL) {
         lower_error(l, E019, e->span, "'%s' is a scope, not a value", e->text);
     } else {
@@ -116,17 +119,21 @@ static Value eval_field(Lower *l, const Ast *e) {
     Member *owner = path_member(l, e->child[0], &outer);
     if (owner != NULL && owner->instance != NULL) outer = owner->instance->root;
     if (owner != NULL && outer == NULL) {
-        lower_error(l, E006, e->span, "'%s' has no member '%s'; parameters are named only in weight = ...",
+        lower_error(l, E006, e->span,
+                    "'%s' has no member '%s'; parameters are named only in weight = ...",
                     owner->name, e->text);
     } else if (outer != NULL) {
         Suggest s = suggest_begin(e->text);
-        for (uint32_t i = 0; i < outer->members.n; i++) suggest_offer(&s, outer->members.data[i]->name);
-        lower_error(l, E006, e->span, "'%s' has no member '%s'%s", ast_text(l->arena, e->child[0]), e->text,
+        for (uint32_t i = 0; i < outer->members.n; i++)
+            suggest_offer(&s, outer->members.data[i]->name);
+        lower_error(l, E006, e->span, "'%s' has no member '%s'%s", ast_text(l->arena, e->child[0]),
+                    e->text,
                     s.best != NULL ? arena_printf(l->arena, "; did you mean '%s'?", s.best) : "");
     } else {
         Value v = expr_eval(l, e->child[0]);
         if (v.kind != VALUE_none)
-            lower_error(l, E019, e->span, "%s has no field '%s'", value_describe(l->arena, &v), e->text);
+            lower_error(l, E019, e->span, "%s has no field '%s'", value_describe(l->arena, &v),
+                        e->text);
     }
     return (Value){0};
 }
@@ -138,7 +145,8 @@ static Value eval_tuple(Lower *l, const Ast *e) {
     bool good = true;
     for (uint32_t i = 0; i < e->n; i++) {
         if (e->child[i]->kind == AST_group) {
-            lower_error(l, E019, e->child[i]->span, "a group (H K) belongs in the pattern of rearrange");
+            lower_error(l, E019, e->child[i]->span,
+                        "a group (H K) belongs in the pattern of rearrange");
             return (Value){0};
         }
         v.item[i] = expr_eval(l, e->child[i]);
@@ -152,15 +160,18 @@ static Value eval_index(Lower *l, const Ast *e) {
     const Ast *list = e->child[1];
     if (v.kind == VALUE_none) return v;
     if (list->n != 1 || v.kind != VALUE_tuple) {
-        DiagRef r = lower_error(l, E019, e->span, "%s cannot be indexed", value_describe(l->arena, &v));
-        if (v.kind == VALUE_tensor) diag_hint(l->diag, r, "slice(x, axis, begin, end) takes a part of a tensor");
+        DiagRef r =
+            lower_error(l, E019, e->span, "%s cannot be indexed", value_describe(l->arena, &v));
+        if (v.kind == VALUE_tensor)
+            diag_hint(l->diag, r, "slice(x, axis, begin, end) takes a part of a tensor");
         return (Value){0};
     }
     Value at = expr_eval(l, list->child[0]);
     if (at.kind == VALUE_none) return at;
     int64_t i = at.dim.value < 0 ? at.dim.value + v.n : at.dim.value;
     if (at.kind != VALUE_int || i < 0 || i >= v.n) {
-        lower_error(l, E019, list->span, "index must be an integer below %d, got %s", v.n, value_describe(l->arena, &at));
+        lower_error(l, E019, list->span, "index must be an integer below %d, got %s", v.n,
+                    value_describe(l->arena, &at));
         return (Value){0};
     }
     return v.item[i];
@@ -202,7 +213,8 @@ Value expr_eval(Lower *l, const Ast *e) {
     case AST_name: v = eval_name(l, e); break;
     case AST_number:
         v = e->is_integer ? value_int(dim_bound(e->integer, e->text)) : value_float(e->u.number);
-        if (e->is_integer && strpbrk(e->text, "KMGBi") != NULL) v.dim = dim_number(l->arena, e->integer);
+        if (e->is_integer && strpbrk(e->text, "KMGBi") != NULL)
+            v.dim = dim_number(l->arena, e->integer);
         break;
     case AST_string: v = value_str(e->text); break;
     case AST_bool: v = value_bool(e->u.truth); break;
@@ -217,8 +229,10 @@ Value expr_eval(Lower *l, const Ast *e) {
         break;
     }
     case AST_binary:
-        if (e->op == AST_OP_pipe) v = eval_pipe(l, e);
-        else if (e->op == AST_OP_and || e->op == AST_OP_or) v = eval_logic(l, e);
+        if (e->op == AST_OP_pipe)
+            v = eval_pipe(l, e);
+        else if (e->op == AST_OP_and || e->op == AST_OP_or)
+            v = eval_logic(l, e);
         else {
             Value x = expr_eval(l, e->child[0]), y = expr_eval(l, e->child[1]);
             v = operate(l, e->op, &x, &y, e->span);
@@ -240,7 +254,8 @@ bool expr_is_static(const Lower *l, const Ast *e) {
     if (e->kind == AST_name) return name_is_static(l, e->text);
     if (e->kind == AST_field) return false;
     if (e->kind == AST_call) {
-        const FunctionSpec *fn = e->child[0]->kind == AST_name ? function_find(e->child[0]->text) : NULL;
+        const FunctionSpec *fn =
+            e->child[0]->kind == AST_name ? function_find(e->child[0]->text) : NULL;
         if (fn == NULL || !fn->is_static) return false;
         return expr_is_static(l, e->child[1]);
     }

@@ -24,8 +24,10 @@ static void collect_member(Lower *l, const Member *m, const char *key, ParamUse 
         if (index < 0) continue;
         const char *name = l->mod->param[index].name;
         bool own = strncmp(name, key, n) == 0 && name[n] == '.';
-        if (own && !contains(use->own.data, use->own.n, index)) vec_push(l->arena, &use->own, index);
-        if (!own && !contains(use->outer.data, use->outer.n, index)) vec_push(l->arena, &use->outer, index);
+        if (own && !contains(use->own.data, use->own.n, index))
+            vec_push(l->arena, &use->own, index);
+        if (!own && !contains(use->outer.data, use->outer.n, index))
+            vec_push(l->arena, &use->outer, index);
     }
     if (m->instance != NULL) collect_space(l, m->instance->root, key, use);
 }
@@ -42,11 +44,12 @@ static Value call_once(Lower *l, Member *m, const Value *args, int n, Span span)
         return (Value){0};
     }
     if (args[0].kind != VALUE_tensor) {
-        lower_error(l, E019, span, "'%s' takes a tensor, got %s", m->name, value_describe(l->arena, &args[0]));
+        lower_error(l, E019, span, "'%s' takes a tensor, got %s", m->name,
+                    value_describe(l->arena, &args[0]));
         return (Value){0};
     }
     Scope scope = l->b.scope;
-    l->b.scope = module_scope(l->mod, m->key);
+    l->b.scope = m->scope;
     l->b.span = span;
     Value v = m->layer->apply(l, m, &args[0], span);
     l->b.scope = scope;
@@ -60,7 +63,9 @@ static Type slice_type(const Lower *l, Type stacked) {
 }
 
 static bool same_type(const Value *a, const Value *b) {
-    if (a->kind != VALUE_tensor || b->kind != VALUE_tensor || a->dtype != b->dtype || a->ndim != b->ndim) return false;
+    if (a->kind != VALUE_tensor || b->kind != VALUE_tensor || a->dtype != b->dtype ||
+        a->ndim != b->ndim)
+        return false;
     for (int i = 0; i < a->ndim; i++)
         if (!dim_equal(a->dims[i], b->dims[i])) return false;
     return true;
@@ -68,14 +73,16 @@ static bool same_type(const Value *a, const Value *b) {
 
 static void report_repeat_type(Lower *l, const Member *m, const Value *in, const Value *out) {
     const char *what = m->layer != NULL ? m->layer->name : m->instance->block->text;
-    const char *got = out->kind == VALUE_tensor ? dims_text(l->arena, out->dims, out->ndim) : value_describe(l->arena, out);
-    DiagRef e = lower_error(l, E018, m->span, "%s x %lld: output %s differs from input %s", what, (long long)m->count, got,
-                            dims_text(l->arena, in->dims, in->ndim));
+    const char *got = out->kind == VALUE_tensor ? dims_text(l->arena, out->dims, out->ndim)
+                                                : value_describe(l->arena, out);
+    DiagRef e = lower_error(l, E018, m->span, "%s x %lld: output %s differs from input %s", what,
+                            (long long)m->count, got, dims_text(l->arena, in->dims, in->ndim));
     diag_note(l->diag, e, "each repetition takes the output of the one before");
 }
 
 /* Build the body graph: inputs carried, constant, sliced; evaluate the member once in it. */
-static Value repeat_body(Lower *l, Member *m, const Value *args, int n, const ParamUse *use, Graph *body, Span span) {
+static Value repeat_body(Lower *l, Member *m, const Value *args, int n, const ParamUse *use,
+                         Graph *body, Span span) {
     Builder outer = l->b;
     Val *outer_weight = l->weight, outer_valid = l->valid;
     Value inner[ARGS_MAX];
@@ -84,11 +91,13 @@ static Value repeat_body(Lower *l, Member *m, const Value *args, int n, const Pa
     l->weight = ARENA_ARRAY(l->arena, Val, l->mod->nparam + 1);
     for (int i = 0; i < n; i++) {
         inner[i] = value_plain(&args[i]);
-        inner[i].val = graph_add_input(body, val_type(outer.g, args[i].val), (Port){.role = ROLE_none});
+        inner[i].val =
+            graph_add_input(body, val_type(outer.g, args[i].val), (Port){.role = ROLE_none});
     }
     for (uint32_t i = 0; i < use->outer.n; i++) {
         int p = use->outer.data[i];
-        l->weight[p] = graph_add_input(body, val_type(outer.g, outer_weight[p]), (Port){.role = ROLE_none});
+        l->weight[p] =
+            graph_add_input(body, val_type(outer.g, outer_weight[p]), (Port){.role = ROLE_none});
     }
     for (uint32_t i = 0; i < use->own.n; i++) {
         int p = use->own.data[i];
@@ -106,11 +115,13 @@ static Value repeat_body(Lower *l, Member *m, const Value *args, int n, const Pa
 static Value call_repeated(Lower *l, Member *m, const Value *args, int n, Span span) {
     for (int i = 0; i < n; i++) {
         if (args[i].kind == VALUE_tensor) continue;
-        lower_error(l, E019, span, "'%s' takes tensors, got %s", m->name, value_describe(l->arena, &args[i]));
+        lower_error(l, E019, span, "'%s' takes tensors, got %s", m->name,
+                    value_describe(l->arena, &args[i]));
         return (Value){0};
     }
     if (n == 0) {
-        lower_error(l, E009, span, "'%s' needs a value to carry from one repetition to the next", m->name);
+        lower_error(l, E009, span, "'%s' needs a value to carry from one repetition to the next",
+                    m->name);
         return (Value){0};
     }
     ParamUse use = {0};
@@ -127,10 +138,11 @@ static Value call_repeated(Lower *l, Member *m, const Value *args, int n, Span s
     for (int i = 0; i < n; i++) in[k++] = args[i].val;
     for (uint32_t i = 0; i < use.outer.n; i++) in[k++] = l->weight[use.outer.data[i]];
     for (uint32_t i = 0; i < use.own.n; i++) in[k++] = l->weight[use.own.data[i]];
-    Attr attrs[] = {ATTR_INT(count, m->count), ATTR_INT(ncarry, 1), ATTR_INT(nconst, nconst), ATTR_INT(reverse, 0)};
+    Attr attrs[] = {ATTR_INT(count, m->count), ATTR_INT(ncarry, 1), ATTR_INT(nconst, nconst),
+                    ATTR_INT(reverse, 0)};
     Scope scope = l->b.scope;
     l->b.span = span;
-    l->b.scope = module_scope(l->mod, m->key);
+    l->b.scope = m->scope;
     Node *node = graph_add_region(&l->b, OP_repeat, nin, in, 4, attrs, body);
     l->b.scope = scope;
     return tensor_new(l, out.dtype, out.ndim, out.dims, node->out, span);

@@ -29,13 +29,9 @@ typedef struct Driver {
     InputLimits limits;
 } Driver;
 
-static bool given(const Driver *r, OptionId id) {
-    return r->options.value[id].given;
-}
+static bool given(const Driver *r, OptionId id) { return r->options.value[id].given; }
 
-static const char *text_of(const Driver *r, OptionId id) {
-    return r->options.value[id].text;
-}
+static const char *text_of(const Driver *r, OptionId id) { return r->options.value[id].text; }
 
 static bool emits(const Driver *r, const char *what) {
     return given(r, OPT_emit) && strcmp(text_of(r, OPT_emit), what) == 0;
@@ -103,9 +99,16 @@ static bool read_model(Driver *r, bool *printed) {
         return r->diag.error_count == 0;
     }
     if (text->files.n == 0 || r->diag.error_count > 0) return false;
-    Lower lower = {.arena = &r->arena, .diag = &r->diag, .sources = &r->sources, .mod = r->mod, .program = text};
+    Lower lower = {.arena = &r->arena,
+                   .diag = &r->diag,
+                   .sources = &r->sources,
+                   .mod = r->mod,
+                   .program = text};
     const OptionValue *defines = &r->options.value[OPT_define];
     lower_program(&lower, defines->all.data, (int)defines->all.n);
+    if (r->mod->train.dtype == DT_bf16 && !given(r, OPT_check))
+        diag_warn(&r->diag, WARN_BF16, lower.settings.key_span[KEY_train_dtype],
+                  "dtype = bf16 runs in f32 on the CPU");
     return r->diag.error_count == 0;
 }
 
@@ -146,18 +149,22 @@ static int print_text(char *text) {
 static int produce(Driver *r, const Program *program) {
     const char *format = text_of(r, OPT_dump_schedule);
     if (given(r, OPT_dump_schedule) || emits(r, "schedule"))
-        return print_text(inf_schedule_text(codegen_plan(program), format != NULL ? format : "table"));
+        return print_text(
+            inf_schedule_text(codegen_plan(program), format != NULL ? format : "table"));
     if (emits(r, "params")) return print_text(inf_params_text(codegen_plan(program)));
     if (emits(r, "kernels") || emits(r, "c") || emits(r, "plan")) {
-        if (emits(r, "kernels")) codegen_print_kernels(program, stdout);
-        else codegen_print_c(program, stdout);
+        if (emits(r, "kernels"))
+            codegen_print_kernels(program, stdout);
+        else
+            codegen_print_c(program, stdout);
         return finish_output();
     }
     LinkOptions link = {.output = given(r, OPT_output) ? text_of(r, OPT_output) : default_output(r),
                         .march = text_of(r, OPT_march),
                         .verbose = given(r, OPT_verbose),
                         .archive = inf_embed_runtime_archive,
-                        .archive_bytes = (size_t)(inf_embed_runtime_archive_end - inf_embed_runtime_archive),
+                        .archive_bytes =
+                            (size_t)(inf_embed_runtime_archive_end - inf_embed_runtime_archive),
                         .plan_h = inf_embed_plan_h,
                         .plan_h_bytes = (size_t)(inf_embed_plan_h_end - inf_embed_plan_h)};
     return codegen_link(program, &link);
@@ -174,9 +181,12 @@ static int compile(Driver *r) {
     find_limits(r);
     PassContext ctx = {.mod = r->mod, .scratch = &r->scratch, .options = &passes};
     if (!passes_run(&ctx)) return EXIT_DIAGNOSTICS;
-    if (emits(r, "ir")) text_print_module(r->mod, stdout, given(r, OPT_locations) ? PRINT_LOCATIONS : 0);
-    if (emits(r, "ir") || passes.dump != NULL || passes.stop_after != NULL || passes.only != NULL) return finish_output();
-    CodegenOptions options = {.limits = r->limits, .march = text_of(r, OPT_march), .version = INFINIC_VERSION};
+    if (emits(r, "ir"))
+        text_print_module(r->mod, stdout, given(r, OPT_locations) ? PRINT_LOCATIONS : 0);
+    if (emits(r, "ir") || passes.dump != NULL || passes.stop_after != NULL || passes.only != NULL)
+        return finish_output();
+    CodegenOptions options = {
+        .limits = r->limits, .march = text_of(r, OPT_march), .version = INFINIC_VERSION};
     return produce(r, codegen_build(r->mod, ctx.table, &options, &r->arena));
 }
 
@@ -185,18 +195,24 @@ static int compile(Driver *r) {
 static int explain(Driver *r) {
     DiagCode code = diag_code_parse(text_of(r, OPT_explain));
     if (code == DIAG_NONE)
-        return usage_error(arena_printf(&r->arena, "there is no diagnostic '%s'; the codes are E001 to E%03d",
+        return usage_error(arena_printf(&r->arena,
+                                        "there is no diagnostic '%s'; the codes are E001 to E%03d",
                                         text_of(r, OPT_explain), DIAG_CODE_COUNT - 1));
     printf("E%03d: %s\n\n%s", (int)code, diag_title(code), diag_explain(code));
     return finish_output();
 }
 
 static bool stops_early(Driver *r, int *code) {
-    if (given(r, OPT_help)) options_print_help(stdout);
-    else if (given(r, OPT_version)) printf("infinic %s\n", INFINIC_VERSION);
-    else if (given(r, OPT_man)) options_print_man(stdout);
-    else if (given(r, OPT_completion)) options_print_completion(stdout);
-    else if (given(r, OPT_settings)) settings_list(stdout);
+    if (given(r, OPT_help))
+        options_print_help(stdout);
+    else if (given(r, OPT_version))
+        printf("infinic %s\n", INFINIC_VERSION);
+    else if (given(r, OPT_man))
+        options_print_man(stdout);
+    else if (given(r, OPT_completion))
+        options_print_completion(stdout);
+    else if (given(r, OPT_settings))
+        settings_list(stdout);
     else if (given(r, OPT_explain)) {
         *code = explain(r);
         return true;
@@ -219,10 +235,13 @@ static const char *check_options(Driver *r) {
         return "--target=cuda: this version compiles for the CPU only";
     for (size_t i = 0; i < sizeof(passes) / sizeof(passes[0]); i++) {
         const char *name = text_of(r, passes[i]);
-        bool known = name == NULL || passes_known(name) || (passes[i] == OPT_dump && strcmp(name, "ast") == 0);
-        if (!known) return arena_printf(&r->arena, "there is no pass '%s'; -d list names them", name);
+        bool known = name == NULL || passes_known(name) ||
+                     (passes[i] == OPT_dump && strcmp(name, "ast") == 0);
+        if (!known)
+            return arena_printf(&r->arena, "there is no pass '%s'; -d list names them", name);
     }
-    if (given(r, OPT_error_format) && strcmp(text_of(r, OPT_error_format), "json") == 0) r->diag.format = DIAG_JSON;
+    if (given(r, OPT_error_format) && strcmp(text_of(r, OPT_error_format), "json") == 0)
+        r->diag.format = DIAG_JSON;
     for (uint32_t i = 0; i < warn->all.n; i++)
         if (!diag_set_warning(&r->diag, warn->all.data[i]))
             return arena_printf(&r->arena, "there is no warning '-W%s'", warn->all.data[i]);

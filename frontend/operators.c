@@ -8,9 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-static bool is_comparison(AstOp op) {
-    return op >= AST_OP_lt && op <= AST_OP_ne;
-}
+static bool is_comparison(AstOp op) { return op >= AST_OP_lt && op <= AST_OP_ne; }
 
 /* --- static values --- */
 
@@ -53,13 +51,20 @@ static Value operate_ints(Lower *l, AstOp op, const Value *x, const Value *y, Sp
     Dim result;
     if (is_comparison(op)) {
         int64_t a = x->dim.value, b = y->dim.value;
-        bool truth = op == AST_OP_lt ? a < b : op == AST_OP_gt ? a > b : op == AST_OP_le ? a <= b
-                   : op == AST_OP_ge ? a >= b : op == AST_OP_eq ? a == b : a != b;
+        bool truth = op == AST_OP_lt   ? a < b
+                     : op == AST_OP_gt ? a > b
+                     : op == AST_OP_le ? a <= b
+                     : op == AST_OP_ge ? a >= b
+                     : op == AST_OP_eq ? a == b
+                                       : a != b;
         return value_bool(truth);
     }
-    bool by_zero = y->dim.value == 0 && (op == AST_OP_div || op == AST_OP_floordiv || op == AST_OP_mod);
+    bool by_zero =
+        y->dim.value == 0 && (op == AST_OP_div || op == AST_OP_floordiv || op == AST_OP_mod);
     if (by_zero) {
-        lower_error(l, E019, span, "division by zero: %s is 0", y->dim.text);
+        bool named = strcmp(y->dim.text, "0") != 0;
+        lower_error(l, E019, span, "division by zero%s%s%s", named ? ": " : "",
+                    named ? y->dim.text : "", named ? " is 0" : "");
         return (Value){0};
     }
     if (op == AST_OP_div) return value_float((double)x->dim.value / (double)y->dim.value);
@@ -108,14 +113,15 @@ static Value operate_static(Lower *l, AstOp op, const Value *x, const Value *y, 
 /* A static number beside a tensor becomes a constant of the tensor's dtype and no dimensions. */
 static bool lift_number(Lower *l, Value *v, Dtype dtype, const char *what, Span span) {
     double number = 0;
-    if (v->kind == VALUE_bool && dtype == DT_bool) number = v->truth;
+    if (v->kind == VALUE_bool && dtype == DT_bool)
+        number = v->truth;
     else if (!value_number(v, &number)) {
         lower_error(l, E019, span, "'%s' does not apply to a tensor and %s", what,
                     value_describe(l->arena, v));
         return false;
     } else if (!dtype_is_float(dtype) && v->kind != VALUE_int) {
-        lower_error(l, E019, span, "'%s' of %s tensor and %s: there is no implicit conversion", what,
-                    dtype_name(dtype), value_describe(l->arena, v));
+        lower_error(l, E019, span, "'%s' of %s tensor and %s: there is no implicit conversion",
+                    what, dtype_name(dtype), value_describe(l->arena, v));
         return false;
     }
     Type type = type_intern(l->mod->types, dtype, 0, NULL);
@@ -130,8 +136,8 @@ static bool join_dtypes(Lower *l, Value *x, Value *y, const char *what, Span spa
         *narrow = tensor_like(narrow, DT_f32, build_cast(&l->b, narrow->val, DT_f32), narrow->span);
         return true;
     }
-    DiagRef e = lower_error(l, E019, span, "'%s' of %s and %s: there is no implicit conversion", what,
-                            value_type_text(l->arena, x), value_type_text(l->arena, y));
+    DiagRef e = lower_error(l, E019, span, "'%s' of %s and %s: there is no implicit conversion",
+                            what, value_type_text(l->arena, x), value_type_text(l->arena, y));
     diag_hint(l->diag, e, "cast(x, %s) converts", dtype_name(y->dtype));
     return false;
 }
@@ -142,27 +148,33 @@ static bool join_shapes(const Value *x, const Value *y, Dim *dims, int *ndim) {
     const Value *longer = x->ndim >= y->ndim ? x : y;
     for (int i = 0; i < n; i++) {
         int xi = i - (n - x->ndim), yi = i - (n - y->ndim);
-        if (xi < 0 || yi < 0) dims[i] = longer->dims[i];
-        else if (dim_equal(x->dims[xi], y->dims[yi])) dims[i] = x->dims[xi];
-        else if (dim_is_one(x->dims[xi])) dims[i] = y->dims[yi];
-        else if (dim_is_one(y->dims[yi])) dims[i] = x->dims[xi];
-        else return false;
+        if (xi < 0 || yi < 0)
+            dims[i] = longer->dims[i];
+        else if (dim_equal(x->dims[xi], y->dims[yi]))
+            dims[i] = x->dims[xi];
+        else if (dim_is_one(x->dims[xi]))
+            dims[i] = y->dims[yi];
+        else if (dim_is_one(y->dims[yi]))
+            dims[i] = x->dims[xi];
+        else
+            return false;
     }
     *ndim = n;
     return true;
 }
 
 /* Two free dimensions that were swapped or mixed up, at the same axis. */
-static bool report_mixed_dims(Lower *l, const Value *x, const Value *y, const char *what, Span span) {
+static bool report_mixed_dims(Lower *l, const Value *x, const Value *y, const char *what,
+                              Span span) {
     if (x->ndim != y->ndim) return false;
     for (int i = 0; i < x->ndim; i++) {
         Dim a = x->dims[i], b = y->dims[i];
         if (dim_equal(a, b) || a.value != b.value || (a.free == NULL && b.free == NULL)) continue;
-        DiagRef e = lower_error(l, E014, span,
-                                "'%s' of %s and %s: '%s' and '%s' are different dims although both are %lld in '%s'",
-                                what, dims_text(l->arena, x->dims, x->ndim), dims_text(l->arena, y->dims, y->ndim),
-                                a.text, b.text, (long long)a.value,
-                                settings_section_name(l->section));
+        DiagRef e = lower_error(
+            l, E014, span,
+            "'%s' of %s and %s: '%s' and '%s' are different dims although both are %lld in '%s'",
+            what, dims_text(l->arena, x->dims, x->ndim), dims_text(l->arena, y->dims, y->ndim),
+            a.text, b.text, (long long)a.value, settings_section_name(l->section));
         diag_hint(l->diag, e, "transpose or rearrange one of them");
         return true;
     }
@@ -177,13 +189,16 @@ bool broadcast_pair(Lower *l, Value *x, Value *y, const char *what, Span span) {
     if (!join_dtypes(l, x, y, what, span)) return false;
     if (!join_shapes(x, y, dims, &ndim)) {
         if (report_mixed_dims(l, x, y, what, span)) return false;
-        DiagRef e = lower_error(l, E015, span, "'%s' of %s and %s needs an explicit 1 or rearrange", what,
-                                dims_text(l->arena, x->dims, x->ndim), dims_text(l->arena, y->dims, y->ndim));
-        diag_hint(l->diag, e, "shapes broadcast when one is a suffix of the other or has a literal 1");
+        DiagRef e = lower_error(l, E015, span, "'%s' of %s and %s needs an explicit 1 or rearrange",
+                                what, dims_text(l->arena, x->dims, x->ndim),
+                                dims_text(l->arena, y->dims, y->ndim));
+        diag_hint(l->diag, e,
+                  "shapes broadcast when one is a suffix of the other or has a literal 1");
         return false;
     }
     if (!shape_fits(l, x->dtype, ndim, dims, span)) return false;
-    Val xv = broadcast_to(l, x, x->dtype, ndim, dims), yv = broadcast_to(l, y, y->dtype, ndim, dims);
+    Val xv = broadcast_to(l, x, x->dtype, ndim, dims),
+        yv = broadcast_to(l, y, y->dtype, ndim, dims);
     const char *trail = x->trail != NULL ? x->trail : y->trail;
     *x = tensor_new(l, x->dtype, ndim, dims, xv, x->span);
     *y = tensor_new(l, y->dtype, ndim, dims, yv, y->span);
@@ -219,7 +234,8 @@ static bool dtype_allows(Op op, Dtype dtype) {
 
 Value operate(Lower *l, AstOp op, const Value *x, const Value *y, Span span) {
     if (x->kind == VALUE_none || y->kind == VALUE_none) return (Value){0};
-    if (x->kind != VALUE_tensor && y->kind != VALUE_tensor) return operate_static(l, op, x, y, span);
+    if (x->kind != VALUE_tensor && y->kind != VALUE_tensor)
+        return operate_static(l, op, x, y, span);
     l->b.span = span;
     if (op == AST_OP_matmul) {
         const FunctionSpec *fn = function_find("matmul");
@@ -235,7 +251,8 @@ Value operate(Lower *l, AstOp op, const Value *x, const Value *y, Span span) {
     Value a = *x, b = *y;
     if (!broadcast_pair(l, &a, &b, ast_op_text(op), span)) return (Value){0};
     if (!dtype_allows(tensor, a.dtype)) {
-        lower_error(l, E019, span, "'%s' is not defined for %s tensors", ast_op_text(op), dtype_name(a.dtype));
+        lower_error(l, E019, span, "'%s' is not defined for %s tensors", ast_op_text(op),
+                    dtype_name(a.dtype));
         return (Value){0};
     }
     Dtype dtype = is_comparison(op) ? DT_bool : a.dtype;
@@ -261,6 +278,7 @@ Value operate_unary(Lower *l, AstOp op, const Value *x, Span span) {
         if (x->kind == VALUE_tensor && x->dtype != DT_bool && x->dtype != DT_u8)
             return tensor_like(x, x->dtype, build1(&l->b, OP_neg, x->val), span);
     }
-    lower_error(l, E019, span, "'%s' does not apply to %s", ast_op_text(op), value_describe(l->arena, x));
+    lower_error(l, E019, span, "'%s' does not apply to %s", ast_op_text(op),
+                value_describe(l->arena, x));
     return (Value){0};
 }

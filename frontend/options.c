@@ -7,7 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum OptionKind { KIND_OPT_flag, KIND_OPT_text, KIND_OPT_list, KIND_OPT_words, KIND_OPT_optional, KIND_OPT_bytes } OptionKind;
+typedef enum OptionKind {
+    KIND_OPT_flag,
+    KIND_OPT_text,
+    KIND_OPT_list,
+    KIND_OPT_words,
+    KIND_OPT_optional,
+    KIND_OPT_bytes
+} OptionKind;
 
 static const struct {
     char letter;
@@ -16,7 +23,8 @@ static const struct {
     const char *argument;
     const char *help;
 } table[OPT_COUNT] = {
-#define OPTION(id, letter, name, kind, argument, help) {letter, name, KIND_OPT_##kind, argument, help},
+#define OPTION(id, letter, name, kind, argument, help)                                             \
+    {letter, name, KIND_OPT_##kind, argument, help},
 #include "frontend/options.def"
 };
 
@@ -26,7 +34,8 @@ static const char *parse_bytes(Arena *a, const char *text, int64_t *bytes) {
     static const struct {
         const char *unit;
         double factor;
-    } units[] = {{"", 1}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"KiB", 1024}, {"MiB", 1048576}, {"GiB", 1073741824}};
+    } units[] = {{"", 1},       {"KB", 1e3},      {"MB", 1e6},        {"GB", 1e9},
+                 {"KiB", 1024}, {"MiB", 1048576}, {"GiB", 1073741824}};
     char *end = NULL;
     double number = strtod(text, &end);
     for (size_t i = 0; end != text && i < sizeof(units) / sizeof(units[0]); i++) {
@@ -40,7 +49,8 @@ static const char *parse_bytes(Arena *a, const char *text, int64_t *bytes) {
 }
 
 static const char *spelling(Arena *a, int id) {
-    return table[id].name != NULL ? arena_printf(a, "--%s", table[id].name) : arena_printf(a, "-%c", table[id].letter);
+    return table[id].name != NULL ? arena_printf(a, "--%s", table[id].name)
+                                  : arena_printf(a, "-%c", table[id].letter);
 }
 
 /* Take an option's argument. */
@@ -60,14 +70,16 @@ static const char *accept(Options *o, Arena *a, int id, const char *text) {
 }
 
 /* An option was recognised; `attached` is the rest of its word, or NULL. */
-static const char *take(Options *o, Arena *a, int id, const char *attached, int argc, char **argv, int *i) {
+static const char *take(Options *o, Arena *a, int id, const char *attached, int argc, char **argv,
+                        int *i) {
     OptionKind kind = table[id].kind;
     if (kind == KIND_OPT_flag) {
         if (attached != NULL) return arena_printf(a, "%s takes no argument", spelling(a, id));
         return accept(o, a, id, NULL);
     }
     if (attached != NULL || kind == KIND_OPT_optional) return accept(o, a, id, attached);
-    if (*i + 1 >= argc) return arena_printf(a, "%s needs an argument: %s", spelling(a, id), table[id].argument);
+    if (*i + 1 >= argc)
+        return arena_printf(a, "%s needs an argument: %s", spelling(a, id), table[id].argument);
     return accept(o, a, id, argv[++*i]);
 }
 
@@ -98,11 +110,16 @@ const char *options_parse(Options *o, Arena *a, int argc, char **argv) {
     bool only_files = false; /* after -- */
     for (int i = 1; i < argc; i++) {
         const char *word = argv[i], *problem = NULL;
-        if (!only_files && strcmp(word, "--") == 0) only_files = true;
-        else if (!only_files && strncmp(word, "--", 2) == 0) problem = parse_long(o, a, argc, argv, &i);
-        else if (!only_files && word[0] == '-' && word[1] != '\0') problem = parse_letter(o, a, argc, argv, &i);
-        else if (o->input == NULL) o->input = word;
-        else problem = arena_printf(a, "one model at a time: '%s' and '%s'", o->input, word);
+        if (!only_files && strcmp(word, "--") == 0)
+            only_files = true;
+        else if (!only_files && strncmp(word, "--", 2) == 0)
+            problem = parse_long(o, a, argc, argv, &i);
+        else if (!only_files && word[0] == '-' && word[1] != '\0')
+            problem = parse_letter(o, a, argc, argv, &i);
+        else if (o->input == NULL)
+            o->input = word;
+        else
+            problem = arena_printf(a, "one model at a time: '%s' and '%s'", o->input, word);
         if (problem != NULL) return problem;
     }
     return NULL;
@@ -114,23 +131,30 @@ const char *options_parse(Options *o, Arena *a, int argc, char **argv) {
 static const char *usage_of(Arena *a, int id) {
     const char *argument = table[id].argument;
     const char *letter = table[id].letter != 0 ? arena_printf(a, "-%c", table[id].letter) : "";
-    if (table[id].name == NULL) return arena_printf(a, "%s%s%s", letter, *argument != '\0' ? " " : "", argument);
+    if (table[id].name == NULL)
+        return arena_printf(a, "%s%s%s", letter, *argument != '\0' ? " " : "", argument);
     const char *open = table[id].kind == KIND_OPT_optional ? "[=" : *argument != '\0' ? "=" : "";
     const char *close = table[id].kind == KIND_OPT_optional ? "]" : "";
-    return arena_printf(a, "%s%s--%s%s%s%s", letter, *letter != '\0' ? ", " : "", table[id].name, open, argument, close);
+    return arena_printf(a, "%s%s--%s%s%s%s", letter, *letter != '\0' ? ", " : "", table[id].name,
+                        open, argument, close);
 }
 
 void options_print_help(FILE *out) {
     Arena a = {0};
     fputs("infinic - compile a model file into one executable that trains and evaluates it\n\n"
-          "usage: infinic [options] model.it\n\n", out);
+          "usage: infinic [options] model.it\n\n",
+          out);
     for (int id = 0; id < OPT_COUNT; id++) {
         const char *usage = usage_of(&a, id);
-        if (strlen(usage) > 24) fprintf(out, "  %s\n  %-24s  %s\n", usage, "", table[id].help);
-        else fprintf(out, "  %-24s  %s\n", usage, table[id].help);
+        if (strlen(usage) > 24)
+            fprintf(out, "  %s\n  %-24s  %s\n", usage, "", table[id].help);
+        else
+            fprintf(out, "  %-24s  %s\n", usage, table[id].help);
     }
-    fputs("\nexit codes: 0 ok, 1 something is wrong with the model or -D, 2 usage, 3 internal error,\n"
-          "5 files or the C compiler, 75 interrupted\n", out);
+    fputs("\nexit codes: 0 ok, 1 something is wrong with the model or -D, 2 usage, 3 internal "
+          "error,\n"
+          "5 files or the C compiler, 75 interrupted\n",
+          out);
     arena_free(&a);
 }
 
@@ -144,8 +168,10 @@ static void print_roff(FILE *out, const char *text) {
 
 void options_print_man(FILE *out) {
     Arena a = {0};
-    fputs(".TH INFINIC 1\n.SH NAME\ninfinic \\- compile a model file into an executable that trains it\n"
-          ".SH SYNOPSIS\n.B infinic\n[options] model.it\n.SH OPTIONS\n", out);
+    fputs(".TH INFINIC 1\n.SH NAME\ninfinic \\- compile a model file into an executable that "
+          "trains it\n"
+          ".SH SYNOPSIS\n.B infinic\n[options] model.it\n.SH OPTIONS\n",
+          out);
     for (int id = 0; id < OPT_COUNT; id++) {
         fputs(".TP\n.B ", out);
         print_roff(out, usage_of(&a, id));
@@ -158,11 +184,17 @@ void options_print_man(FILE *out) {
 
 void options_print_completion(FILE *out) {
     fputs("# bash completion of infinic; source this file\n_infinic() {\n"
-          "    local word=${COMP_WORDS[COMP_CWORD]}\n    case $word in\n    -*) COMPREPLY=($(compgen -W \"", out);
+          "    local word=${COMP_WORDS[COMP_CWORD]}\n    case $word in\n    -*) "
+          "COMPREPLY=($(compgen -W \"",
+          out);
     for (int id = 0; id < OPT_COUNT; id++) {
-        if (table[id].name != NULL) fprintf(out, "--%s ", table[id].name);
-        else fprintf(out, "-%c ", table[id].letter);
+        if (table[id].name != NULL)
+            fprintf(out, "--%s ", table[id].name);
+        else
+            fprintf(out, "-%c ", table[id].letter);
     }
-    fputs("\" -- \"$word\")) ;;\n    *) COMPREPLY=($(compgen -f -X '!*.i[tr]' -- \"$word\")) ;;\n    esac\n}\n"
-          "complete -o default -F _infinic infinic\n", out);
+    fputs("\" -- \"$word\")) ;;\n    *) COMPREPLY=($(compgen -f -X '!*.i[tr]' -- \"$word\")) ;;\n  "
+          "  esac\n}\n"
+          "complete -o default -F _infinic infinic\n",
+          out);
 }

@@ -15,8 +15,8 @@ typedef enum OptionId {
 
 typedef struct OptionValue {
     bool given;
-    const char *text;     /* the argument; NULL for flags and a bare optional */
-    int64_t bytes;        /* kind bytes */
+    const char *text;      /* the argument; NULL for flags and a bare optional */
+    int64_t bytes;         /* kind bytes */
     VEC(const char *) all; /* kind list: every argument in order */
 } OptionValue;
 
@@ -25,7 +25,8 @@ typedef struct Options {
     const char *input; /* the file; NULL when none is given */
 } Options;
 
-/* Parse argv[1 ..]. Returns NULL, or the mistake in words (exit 2). Texts are borrowed from argv. */
+/* Parse argv[1 ..]. Returns NULL, or the mistake in words (exit 2). Texts are borrowed from argv.
+ */
 const char *options_parse(Options *o, Arena *a, int argc, char **argv);
 
 void options_print_help(FILE *out);

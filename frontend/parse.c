@@ -17,8 +17,8 @@ Ast *parser_node(Parser *p, AstKind kind, Span span, const Ast *name) {
 Ast *parser_push(Parser *p, Ast *parent, Ast *child) {
     ast_push(p->arena, parent, child);
     if (parent->depth > AST_DEPTH_MAX && !p->given_up) {
-        diag_error(p->diag, E026, child->span, "an expression is nested deeper than the limit of %d",
-                   AST_DEPTH_MAX);
+        diag_error(p->diag, E026, child->span,
+                   "an expression is nested deeper than the limit of %d", AST_DEPTH_MAX);
         parser_give_up(p);
     }
     return parent;
@@ -45,7 +45,8 @@ static bool check_text(const Source *src, uint32_t file, Diag *d) {
         if (width == 0) {
             DiagRef e = diag_error(d, E027, at, "the file is not UTF-8 here (byte 0x%02x)",
                                    (unsigned)(unsigned char)src->text[i]);
-            if (i == 0 && ((unsigned char)src->text[0] == 0xFF || (unsigned char)src->text[0] == 0xFE))
+            if (i == 0 &&
+                ((unsigned char)src->text[0] == 0xFF || (unsigned char)src->text[0] == 0xFE))
                 diag_hint(d, e, "it begins like UTF-16: save it as UTF-8");
             return false;
         }

@@ -41,8 +41,7 @@ static const char *name_text(const Token *t) {
 static const char *rest_of_line(const Parser *p, Token t) {
     uint32_t end = t.span.begin;
     const char *text = p->source->text;
-    while (end < p->source->bytes && strchr("\n;#}", text[end]) == NULL &&
-           end - t.span.begin < 40)
+    while (end < p->source->bytes && strchr("\n;#}", text[end]) == NULL && end - t.span.begin < 40)
         end++;
     while (end > t.span.begin && (text[end - 1] == ' ' || text[end - 1] == '\r')) end--;
     return arena_strndup(p->arena, text + t.span.begin, end - t.span.begin);
@@ -57,7 +56,11 @@ static bool report_suffix(Parser *p, Token got) {
     DiagRef e = diag_error(p->diag, E005, got.span,
                            "unexpected %s after a member; repetition is written 'x 3'",
                            token_describe(p, got));
-    diag_hint(p->diag, e, "%s: %s x 3", name_text(&p->history[0]), name_text(&p->history[2]));
+    uint32_t begin = p->history[2].span.begin, end = got.span.begin;
+    while (end > begin && p->source->text[end - 1] == ' ') end--;
+    if (end - begin <= 60)
+        diag_hint(p->diag, e, "%s: %.*s x 3", name_text(&p->history[0]), (int)(end - begin),
+                  p->source->text + begin);
     return true;
 }
 
@@ -67,10 +70,10 @@ static bool report_after_name(Parser *p, Token got, const char *const *expected,
     const char *name = name_text(&p->history[0]);
     if (expects(expected, n, "':'")) {
         bool layer = got.kind == NAME;
-        DiagRef e = diag_error(p->diag, E004, got.span, "expected ':' or '=' after '%s'%s%s", name,
-                               layer ? "; members are declared " : "",
-                               layer ? arena_printf(p->arena, "'%s: %s'", name, rest_of_line(p, got))
-                                     : "");
+        DiagRef e =
+            diag_error(p->diag, E004, got.span, "expected ':' or '=' after '%s'%s%s", name,
+                       layer ? "; members are declared " : "",
+                       layer ? arena_printf(p->arena, "'%s: %s'", name, rest_of_line(p, got)) : "");
         if (got.kind == LPAREN)
             diag_hint(p->diag, e, "a call must be used: y = %s or return %s",
                       rest_of_line(p, p->history[0]), rest_of_line(p, p->history[0]));
@@ -88,7 +91,10 @@ static bool report_after_name(Parser *p, Token got, const char *const *expected,
 static void report_expected(Parser *p, Token got, const char *const *expected, int n) {
     const char *list = "";
     for (int i = 0; i < n && n <= EXPECTED_MAX; i++)
-        list = arena_printf(p->arena, "%s%s%s", list, i == 0 ? "" : i == n - 1 ? " or " : ", ",
+        list = arena_printf(p->arena, "%s%s%s", list,
+                            i == 0       ? ""
+                            : i == n - 1 ? " or "
+                                         : ", ",
                             expected[i]);
     diag_error(p->diag, E002, got.span, "unexpected %s%s%s", token_describe(p, got),
                list[0] != '\0' ? "; expected " : "", list);
@@ -98,9 +104,8 @@ static bool report_statement_end(Parser *p, Token got, const char *const *expect
     if (!expects(expected, n, "end of line") || p->bracket_count == 0) return false;
     if (got.kind == COLON || got.kind == EQUALS) return false;
     const char *what = p->history[1].kind == COLON ? "a member" : "a value";
-    diag_error(p->diag, E002, got.span,
-               "unexpected %s after %s; entries end with a newline or ';'", token_describe(p, got),
-               what);
+    diag_error(p->diag, E002, got.span, "unexpected %s after %s; entries end with a newline or ';'",
+               token_describe(p, got), what);
     return true;
 }
 

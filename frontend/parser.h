@@ -14,7 +14,13 @@
 #include "frontend/ast.h"
 #include "ir/diag.h"
 
-enum { NESTING_MAX = 256, TOKEN_BYTES_MAX = 4096, HISTORY_MAX = 8, EXPECTED_MAX = 5, TOKEN_QUEUE_MAX = 4 };
+enum {
+    NESTING_MAX = 256,
+    TOKEN_BYTES_MAX = 4096,
+    HISTORY_MAX = 8,
+    EXPECTED_MAX = 5,
+    TOKEN_QUEUE_MAX = 4
+};
 
 typedef struct Token {
     int kind; /* a token of grammar.h */
@@ -36,8 +42,8 @@ typedef struct Parser {
     void *scanner; /* flex's state */
     Bracket bracket[NESTING_MAX];
     uint32_t bracket_count;
-    uint32_t offset; /* the lexer's place in the text */
-    bool newline;    /* the lexer passed a newline since its last token */
+    uint32_t offset;              /* the lexer's place in the text */
+    bool newline;                 /* the lexer passed a newline since its last token */
     Token queue[TOKEN_QUEUE_MAX]; /* tokens to hand out before reading on, in order */
     uint32_t queue_count;
     Token previous;             /* the last token handed out */

@@ -34,9 +34,7 @@ static const struct {
 #include "frontend/sections.def"
 };
 
-const SettingFn *setting_at(int index) {
-    return &fn_table[index];
-}
+const SettingFn *setting_at(int index) { return &fn_table[index]; }
 
 const SettingFn *setting_find(SettingKind kind, const char *name) {
     for (int i = 0; i < SETFN_COUNT; i++)
@@ -91,7 +89,8 @@ static bool is_free_dim(const Lower *l, const char *name) {
         for (uint32_t i = 0; i < file->n; i++) {
             const Ast *item = file->child[i];
             for (uint32_t k = 0; item->kind == AST_dims && k < item->n; k++)
-                if (item->child[k]->op != AST_OP_assign && strcmp(item->child[k]->text, name) == 0) return true;
+                if (item->child[k]->op != AST_OP_assign && strcmp(item->child[k]->text, name) == 0)
+                    return true;
         }
     }
     return false;
@@ -99,20 +98,24 @@ static bool is_free_dim(const Lower *l, const char *name) {
 
 static bool key_exists(const Lower *l, SectionId section, const char *name) {
     if (section == SECTION_config) return true;
-    return key_find(section, name) >= 0 || (section_table[section].has_dims && is_free_dim(l, name));
+    return key_find(section, name) >= 0 ||
+           (section_table[section].has_dims && is_free_dim(l, name));
 }
 
 static void report_unknown_key(Lower *l, SectionId section, const Ast *kv) {
     Suggest s = suggest_begin(kv->text);
     for (int i = 0; i < KEY_COUNT; i++)
         if (key_table[i].section == section) suggest_offer(&s, key_table[i].name);
-    DiagRef e = diag_error(l->diag, E008, kv->span, "section %s has no key '%s'%s", section_table[section].name, kv->text,
-                           s.best != NULL ? arena_printf(l->arena, "; did you mean '%s'?", s.best) : "");
+    DiagRef e = diag_error(
+        l->diag, E008, kv->span, "section %s has no key '%s'%s", section_table[section].name,
+        kv->text, s.best != NULL ? arena_printf(l->arena, "; did you mean '%s'?", s.best) : "");
     const char *keys = "";
     for (int i = 0; i < KEY_COUNT; i++)
         if (key_table[i].section == section)
-            keys = arena_printf(l->arena, "%s%s%s", keys, *keys != '\0' ? ", " : "", key_table[i].name);
-    diag_note(l->diag, e, "keys: %s%s", keys, section_table[section].has_dims ? ", and the free dims" : "");
+            keys = arena_printf(l->arena, "%s%s%s", keys, *keys != '\0' ? ", " : "",
+                                key_table[i].name);
+    diag_note(l->diag, e, "keys: %s%s", keys,
+              section_table[section].has_dims ? ", and the free dims" : "");
 }
 
 static void collect_section(Reader *r, const Ast *item) {
@@ -121,9 +124,12 @@ static void collect_section(Reader *r, const Ast *item) {
     if (id < 0) {
         Suggest s = suggest_begin(item->text);
         for (int i = 0; i < SECTION_COUNT; i++) suggest_offer(&s, section_table[i].name);
-        DiagRef e = diag_error(l->diag, E003, item->span, "unknown section '%s'%s", item->text,
-                               s.best != NULL ? arena_printf(l->arena, "; did you mean '%s'?", s.best) : "");
-        if (s.best == NULL) diag_hint(l->diag, e, "the sections are config, train, eval, generate, parallel and checkpoint");
+        DiagRef e = diag_error(
+            l->diag, E003, item->span, "unknown section '%s'%s", item->text,
+            s.best != NULL ? arena_printf(l->arena, "; did you mean '%s'?", s.best) : "");
+        if (s.best == NULL)
+            diag_hint(l->diag, e,
+                      "the sections are config, train, eval, generate, parallel and checkpoint");
         return;
     }
     SectionId section = (SectionId)id;
@@ -148,7 +154,10 @@ static void collect_section(Reader *r, const Ast *item) {
             continue;
         }
         vec_push(l->arena, &r->entries,
-                 (Entry){.section = section, .key = kv->text, .expr = kv->child[0], .written = kv->child[0],
+                 (Entry){.section = section,
+                         .key = kv->text,
+                         .expr = kv->child[0],
+                         .written = kv->child[0],
                          .span = kv->span});
     }
 }
@@ -162,7 +171,8 @@ static void report_unknown_setting(Reader *r, const char *name, Span span) {
     const char *last = dot != NULL ? dot + 1 : name;
     const char *same_key = NULL; /* the right key of another section, or without its section */
     for (int i = 0; i < KEY_COUNT; i++) {
-        const char *full = arena_printf(l->arena, "%s.%s", section_table[key_table[i].section].name, key_table[i].name);
+        const char *full = arena_printf(l->arena, "%s.%s", section_table[key_table[i].section].name,
+                                        key_table[i].name);
         suggest_offer(&s, full);
         if (same_key == NULL && strcmp(last, key_table[i].name) == 0) same_key = full;
     }
@@ -174,8 +184,9 @@ static void report_unknown_setting(Reader *r, const char *name, Span span) {
         if (same_key == NULL && strcmp(last, e->key) == 0) same_key = full;
     }
     const char *best = same_key != NULL ? same_key : s.best;
-    DiagRef e = diag_error(l->diag, E022, span, "unknown setting '%s'%s", name,
-                           best != NULL ? arena_printf(l->arena, "; did you mean '%s'?", best) : "");
+    DiagRef e =
+        diag_error(l->diag, E022, span, "unknown setting '%s'%s", name,
+                   best != NULL ? arena_printf(l->arena, "; did you mean '%s'?", best) : "");
     diag_hint(l->diag, e, "-D takes SECTION.KEY=VALUE, or KEY=VALUE for a key of config");
 }
 
@@ -214,7 +225,8 @@ static void apply_override(Reader *r, const char *text) {
         return;
     }
     if (e == NULL) {
-        vec_push(l->arena, &r->entries, (Entry){.section = section, .key = arena_strdup(l->arena, key)});
+        vec_push(l->arena, &r->entries,
+                 (Entry){.section = section, .key = arena_strdup(l->arena, key)});
         e = &r->entries.data[r->entries.n - 1];
     }
     l->settings.present[section] = true;
@@ -229,8 +241,10 @@ static const Ast *override_expr(Reader *r, Entry *e, ArgKind kind) {
     Lower *l = r->l;
     if (e->expr != NULL || e->raw == NULL) return e->expr;
     bool raw = kind == ARG_word || kind == ARG_str || kind == ARG_strs;
-    if (raw) e->expr = ast_new(l->arena, AST_string, e->raw_span, e->raw);
-    else e->expr = parse_expression(l->arena, l->sources, l->diag, e->raw_span);
+    if (raw)
+        e->expr = ast_new(l->arena, AST_string, e->raw_span, e->raw);
+    else
+        e->expr = parse_expression(l->arena, l->sources, l->diag, e->raw_span);
     return e->expr;
 }
 
@@ -261,7 +275,8 @@ static void read_config(Reader *r) {
         Value v = expr != NULL ? expr_eval(l, expr) : (Value){0};
         keep_config_type(l, e, &v);
         if (v.kind == VALUE_int) v.dim.text = e->key;
-        vec_push(l->arena, &l->settings.config, (ConfigEntry){.name = e->key, .value = v, .span = e->span});
+        vec_push(l->arena, &l->settings.config,
+                 (ConfigEntry){.name = e->key, .value = v, .span = e->span});
     }
 }
 
@@ -272,17 +287,22 @@ static void check_asserts(Lower *l, const Ast *item) {
         Value v = expr_eval(l, stmt->child[0]);
         if (v.kind == VALUE_none || (v.kind == VALUE_bool && v.truth)) continue;
         if (v.kind != VALUE_bool) {
-            diag_error(l->diag, E019, stmt->child[0]->span, "the condition of assert must be true or false, got %s",
+            diag_error(l->diag, E019, stmt->child[0]->span,
+                       "the condition of assert must be true or false, got %s",
                        value_describe(l->arena, &v));
             continue;
         }
-        const char *why = stmt->n > 1 ? stmt->child[1]->text : "it is false for the settings in force";
+        const char *why =
+            stmt->n > 1 ? stmt->child[1]->text : "it is false for the settings in force";
         diag_error(l->diag, E028, stmt->child[0]->span, "assertion failed: %s", why);
     }
 }
 
 static void read_dim(Lower *l, const Ast *decl) {
-    DimDecl d = {.name = decl->text, .span = decl->span, .is_free = decl->op != AST_OP_assign, .bound = INT64_MAX};
+    DimDecl d = {.name = decl->text,
+                 .span = decl->span,
+                 .is_free = decl->op != AST_OP_assign,
+                 .bound = INT64_MAX};
     const DimDecl *first = dim_find(l, decl->text);
     const char *taken = NULL;
     if (first != NULL) taken = diag_place(l->diag, first->span, decl->span);
@@ -293,8 +313,10 @@ static void read_dim(Lower *l, const Ast *decl) {
     d.valid = true;
     if (decl->n > 0) {
         Value v = expr_eval(l, decl->child[0]);
-        if (v.kind != VALUE_none && (v.kind != VALUE_int || v.dim.value < 1 || v.dim.free != NULL)) {
-            diag_error(l->diag, E019, decl->child[0]->span, "dim '%s' must be an integer >= 1, got %s", decl->text,
+        if (v.kind != VALUE_none &&
+            (v.kind != VALUE_int || v.dim.value < 1 || v.dim.free != NULL)) {
+            diag_error(l->diag, E019, decl->child[0]->span,
+                       "dim '%s' must be an integer >= 1, got %s", decl->text,
                        value_describe(l->arena, &v));
             v.kind = VALUE_none;
         }
@@ -312,8 +334,9 @@ static void read_keys(Reader *r, SectionId section) {
     Lower *l = r->l;
     for (int k = 0; k < KEY_COUNT; k++) {
         if (key_table[k].section != section) continue;
-        Signature sig = signature_parse(l->arena, section_table[section].name,
-                                        arena_printf(l->arena, "%s: %s", key_table[k].name, key_table[k].type));
+        Signature sig =
+            signature_parse(l->arena, section_table[section].name,
+                            arena_printf(l->arena, "%s: %s", key_table[k].name, key_table[k].type));
         Entry *e = entry_find(r, section, key_table[k].name);
         if (e != NULL) {
             const Ast *expr = override_expr(r, e, sig.arg[0].kind);
@@ -332,6 +355,7 @@ static void read_dim_value(Reader *r, SectionId section, uint32_t index, DimValu
     const DimDecl *d = &l->settings.dims.data[index];
     Entry *e = entry_find(r, section, d->name);
     const Ast *expr = e != NULL ? override_expr(r, e, ARG_count) : NULL;
+    if (e != NULL) out->span = e->span; /* given, if perhaps wrongly */
     if (expr == NULL || !d->is_free) return;
     Value v = expr_eval(l, expr);
     bool many = section == SECTION_generate && v.kind == VALUE_tuple;
@@ -344,15 +368,15 @@ static void read_dim_value(Reader *r, SectionId section, uint32_t index, DimValu
             return;
         }
         if (one->dim.value > d->bound) {
-            DiagRef ref = diag_error(l->diag, E019, expr->span, "%s = %" PRId64 " is over its bound %s", d->name,
-                                     one->dim.value, d->bound_text);
-            diag_note(l->diag, ref, "declared at %s as %s <= %s", diag_place(l->diag, d->span, expr->span), d->name,
-                      d->bound_text);
+            DiagRef ref =
+                diag_error(l->diag, E019, expr->span, "%s = %" PRId64 " is over its bound %s",
+                           d->name, one->dim.value, d->bound_text);
+            diag_note(l->diag, ref, "declared at %s as %s <= %s",
+                      diag_place(l->diag, d->span, expr->span), d->name, d->bound_text);
             return;
         }
     }
     out->value = many ? v.item[v.n - 1].dim.value : v.dim.value;
-    out->span = e->span;
     out->all = v;
 }
 
@@ -362,7 +386,8 @@ static void read_section(Reader *r, SectionId section) {
     if (!section_table[section].has_dims) return;
     uint32_t n = l->settings.dims.n;
     l->settings.dim_value[section] = ARENA_ARRAY(l->arena, DimValue, n + 1);
-    for (uint32_t i = 0; i < n; i++) read_dim_value(r, section, i, &l->settings.dim_value[section][i]);
+    for (uint32_t i = 0; i < n; i++)
+        read_dim_value(r, section, i, &l->settings.dim_value[section][i]);
     if (section == SECTION_train) return;
     for (uint32_t i = 0; i < n; i++) /* what is not given is train's */
         if (l->settings.dim_value[section][i].value == 0)
@@ -382,7 +407,8 @@ void settings_read(Lower *l, const char *const *overrides, int n) {
         for (uint32_t i = 0; i < file->n; i++) {
             const Ast *item = file->child[i];
             if (item->kind == AST_section) check_asserts(l, item);
-            for (uint32_t k = 0; item->kind == AST_dims && k < item->n; k++) read_dim(l, item->child[k]);
+            for (uint32_t k = 0; item->kind == AST_dims && k < item->n; k++)
+                read_dim(l, item->child[k]);
         }
     }
     for (int s = 0; s < SECTION_COUNT; s++)
@@ -391,19 +417,19 @@ void settings_read(Lower *l, const char *const *overrides, int n) {
 
 const char *settings_build_key(Arena *a, KeyId key) {
     if (key_table[key].when == RUN) return NULL;
-    return arena_printf(a, "%s.%s", section_table[key_table[key].section].name, key_table[key].name);
+    return arena_printf(a, "%s.%s", section_table[key_table[key].section].name,
+                        key_table[key].name);
 }
 
-const char *settings_section_name(SectionId section) {
-    return section_table[section].name;
-}
+const char *settings_section_name(SectionId section) { return section_table[section].name; }
 
 void settings_list(FILE *out) {
     for (int s = 0; s < SECTION_COUNT; s++) {
         fprintf(out, "%s: %s\n", section_table[s].name, section_table[s].doc);
         for (int k = 0; k < KEY_COUNT; k++)
             if ((int)key_table[k].section == s)
-                fprintf(out, "  %-14s %-30s %s%s\n", key_table[k].name, key_table[k].type, key_table[k].doc,
+                fprintf(out, "  %-14s %-30s %s%s\n", key_table[k].name, key_table[k].type,
+                        key_table[k].doc,
                         key_table[k].when == BUILD ? "" : " (also a flag of the executable)");
     }
 }

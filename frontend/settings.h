@@ -47,8 +47,8 @@ typedef struct DimDecl {
     bool is_free;
     int64_t bound; /* free: largest value; INT64_MAX when none */
     const char *bound_text;
-    Dim dim;       /* bound ones; a free one gets its value from the section that runs */
-    bool valid;    /* false after an error */
+    Dim dim;    /* bound ones; a free one gets its value from the section that runs */
+    bool valid; /* false after an error */
 } DimDecl;
 
 /* A free dimension's value in a section; 0: not given. generate may give several. */
@@ -69,8 +69,8 @@ typedef struct Settings {
     VEC(DimDecl) dims;
     bool present[SECTION_COUNT];
     Span section_span[SECTION_COUNT];
-    Value key[KEY_COUNT]; /* the default where not given */
-    Span key_span[KEY_COUNT]; /* file 0 where not given */
+    Value key[KEY_COUNT];               /* the default where not given */
+    Span key_span[KEY_COUNT];           /* file 0 where not given */
     DimValue *dim_value[SECTION_COUNT]; /* by index in dims */
 } Settings;
 

@@ -4,9 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-static const Value *key(const Lower *l, KeyId k) {
-    return &l->settings.key[k];
-}
+static const Value *key(const Lower *l, KeyId k) { return &l->settings.key[k]; }
 
 static int64_t key_int(const Lower *l, KeyId k, int64_t fallback) {
     const Value *v = key(l, k);
@@ -34,8 +32,11 @@ enum { ADAM_lr, ADAM_betas, ADAM_eps, ADAM_decay, ADAM_decay_if };
 static Optimizer optimizer_of(const Value *v) {
     const Value *arg = v->item;
     if (v->fn->id == SETFN_sgd)
-        return (Optimizer){.kind = OPTIM_sgd, .lr = arg[SGD_lr].number, .momentum = arg[SGD_momentum].number,
-                           .nesterov = arg[SGD_nesterov].truth, .decay = arg[SGD_decay].number};
+        return (Optimizer){.kind = OPTIM_sgd,
+                           .lr = arg[SGD_lr].number,
+                           .momentum = arg[SGD_momentum].number,
+                           .nesterov = arg[SGD_nesterov].truth,
+                           .decay = arg[SGD_decay].number};
     return (Optimizer){.kind = v->fn->id == SETFN_adam ? OPTIM_adam : OPTIM_adamw,
                        .lr = arg[ADAM_lr].number,
                        .beta1 = arg[ADAM_betas].item[0].number,
@@ -48,8 +49,11 @@ static LrSchedule schedule_of(const Value *v) {
     static const struct {
         SettingId id;
         ScheduleKind kind;
-    } kinds[] = {{SETFN_constant, SCHED_constant}, {SETFN_linear, SCHED_linear}, {SETFN_cosine, SCHED_cosine},
-                 {SETFN_inverse_sqrt, SCHED_inverse_sqrt}, {SETFN_wsd, SCHED_wsd}};
+    } kinds[] = {{SETFN_constant, SCHED_constant},
+                 {SETFN_linear, SCHED_linear},
+                 {SETFN_cosine, SCHED_cosine},
+                 {SETFN_inverse_sqrt, SCHED_inverse_sqrt},
+                 {SETFN_wsd, SCHED_wsd}};
     LrSchedule s = {.kind = SCHED_constant};
     if (v->kind != VALUE_setting) return s;
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
@@ -71,13 +75,16 @@ static void choose_decay(Lower *l, const Value *optimizer) {
         int64_t size = 1;
         for (int k = 0; k < ndim; k++) size *= p->logical[k];
         Frame frame = {.instance = &nowhere, .space = &space};
-        vec_push(l->arena, &frame.env, (Binding){.name = "ndim", .value = value_int(dim_number(l->arena, ndim))});
-        vec_push(l->arena, &frame.env, (Binding){.name = "size", .value = value_int(dim_number(l->arena, size))});
+        vec_push(l->arena, &frame.env,
+                 (Binding){.name = "ndim", .value = value_int(dim_number(l->arena, ndim))});
+        vec_push(l->arena, &frame.env,
+                 (Binding){.name = "size", .value = value_int(dim_number(l->arena, size))});
         l->frame = &frame;
         Value v = expr_eval(l, condition);
         l->frame = NULL;
         if (v.kind != VALUE_bool && v.kind != VALUE_none)
-            diag_error(l->diag, E019, condition->span, "decay_if must be true or false, got %s", value_describe(l->arena, &v));
+            diag_error(l->diag, E019, condition->span, "decay_if must be true or false, got %s",
+                       value_describe(l->arena, &v));
         if (v.kind != VALUE_bool) return;
         p->decay = v.truth;
     }
@@ -95,7 +102,8 @@ static void check_pipeline(Lower *l) {
         if (p->pipeline == NULL || strcmp(rules[i].name, p->pipeline) != 0) continue;
         if (rules[i].vpp != 0 && rules[i].vpp != p->vpp)
             diag_error(l->diag, E020, l->settings.key_span[KEY_parallel_pipeline],
-                       "pipeline %s needs vpp = %" PRId64 ", got vpp = %" PRId64, rules[i].name, rules[i].vpp, p->vpp);
+                       "pipeline %s needs vpp = %" PRId64 ", got vpp = %" PRId64, rules[i].name,
+                       rules[i].vpp, p->vpp);
     }
 }
 
@@ -107,8 +115,9 @@ static void check_global_batch(Lower *l) {
                 !__builtin_mul_overflow(have, m->train.batch, &have);
     if (fits && have == want) return;
     diag_error(l->diag, E020, l->settings.key_span[KEY_train_global_batch],
-               "global batch %" PRId64 " != %" PRId64 "*%" PRId64 "*%" PRId64 " (dp * microbatches * B)", want,
-               m->parallel.dp, m->train.microbatches, m->train.batch);
+               "global batch %" PRId64 " != %" PRId64 "*%" PRId64 "*%" PRId64
+               " (dp * microbatches * B)",
+               want, m->parallel.dp, m->train.microbatches, m->train.batch);
 }
 
 /* Layouts that this version does not build are refused by name, after what is wrong in any. */
@@ -118,21 +127,27 @@ static void check_layout(Lower *l) {
         const char *name;
         int64_t value;
         KeyId key;
-    } sizes[] = {{"dp", p->dp, KEY_parallel_dp}, {"tp", p->tp, KEY_parallel_tp}, {"pp", p->pp, KEY_parallel_pp},
+    } sizes[] = {{"dp", p->dp, KEY_parallel_dp},
+                 {"tp", p->tp, KEY_parallel_tp},
+                 {"pp", p->pp, KEY_parallel_pp},
                  {"vpp", p->vpp, KEY_parallel_vpp}};
     const Value *heads = config_find(l, "n_head");
     uint32_t errors = l->diag->error_count;
     if (heads != NULL && heads->kind == VALUE_int && p->tp > 0 && heads->dim.value % p->tp != 0)
-        diag_error(l->diag, E020, l->settings.key_span[KEY_parallel_tp], "n_head %% tp != 0: %" PRId64 " heads on tp = %" PRId64,
-                   heads->dim.value, p->tp);
+        diag_error(l->diag, E020, l->settings.key_span[KEY_parallel_tp],
+                   "n_head %% tp != 0: %" PRId64 " heads on tp = %" PRId64, heads->dim.value,
+                   p->tp);
     if (p->zero > 3)
-        diag_error(l->diag, E020, l->settings.key_span[KEY_parallel_zero], "zero is 0, 1, 2 or 3, got %" PRId64, p->zero);
+        diag_error(l->diag, E020, l->settings.key_span[KEY_parallel_zero],
+                   "zero is 0, 1, 2 or 3, got %" PRId64, p->zero);
     check_pipeline(l);
     check_global_batch(l);
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]) && l->diag->error_count == errors; i++) {
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]) && l->diag->error_count == errors;
+         i++) {
         if (sizes[i].value <= 1) continue;
         DiagRef e = diag_error(l->diag, E020, l->settings.key_span[sizes[i].key],
-                               "%s = %" PRId64 " is not built yet: this version runs on one rank", sizes[i].name, sizes[i].value);
+                               "%s = %" PRId64 " is not built yet: this version runs on one rank",
+                               sizes[i].name, sizes[i].value);
         diag_hint(l->diag, e, "-D parallel.%s=1", sizes[i].name);
     }
 }
@@ -143,7 +158,8 @@ static void record_build_settings(Lower *l) {
     Module *m = l->mod;
     for (uint32_t i = 0; i < l->settings.config.n; i++) {
         const ConfigEntry *c = &l->settings.config.data[i];
-        if (c->value.kind != VALUE_none) module_add_build(m, c->name, value_text(l->arena, &c->value));
+        if (c->value.kind != VALUE_none)
+            module_add_build(m, c->name, value_text(l->arena, &c->value));
     }
     SectionId sections[] = {SECTION_train, SECTION_eval};
     for (size_t s = 0; s < 2; s++) {
@@ -151,14 +167,16 @@ static void record_build_settings(Lower *l) {
         if (!l->settings.present[sections[s]]) continue;
         for (uint32_t i = 0; i < l->settings.dims.n; i++) {
             if (values[i].value == 0) continue;
-            const char *name = arena_printf(l->arena, "%s.%s", settings_section_name(sections[s]), l->settings.dims.data[i].name);
+            const char *name = arena_printf(l->arena, "%s.%s", settings_section_name(sections[s]),
+                                            l->settings.dims.data[i].name);
             module_add_build(m, name, arena_printf(l->arena, "%" PRId64, values[i].value));
         }
     }
     for (int k = 0; k < KEY_COUNT; k++) {
         const char *name = settings_build_key(l->arena, (KeyId)k);
         const Value *v = key(l, (KeyId)k);
-        if (name != NULL && v->kind != VALUE_none) module_add_build(m, name, value_text(l->arena, v));
+        if (name != NULL && v->kind != VALUE_none)
+            module_add_build(m, name, value_text(l->arena, v));
     }
 }
 
@@ -178,11 +196,13 @@ void settings_to_module(Lower *l) {
         m->train.optimizer = optimizer_of(optimizer);
         choose_decay(l, optimizer);
     } else if (l->settings.key_span[KEY_train_optimizer].file == 0) {
-        DiagRef e = diag_error(l->diag, E009, l->settings.section_span[SECTION_train], "section train needs 'optimizer'");
+        DiagRef e = diag_error(l->diag, E009, l->settings.section_span[SECTION_train],
+                               "section train needs 'optimizer'");
         diag_hint(l->diag, e, "optimizer = sgd(lr = 0.1)");
     }
     m->eval.present = l->settings.present[SECTION_eval];
-    m->eval.data = data_source(key(l, l->settings.key_span[KEY_eval_data].file != 0 ? KEY_eval_data : KEY_train_data));
+    m->eval.data = data_source(
+        key(l, l->settings.key_span[KEY_eval_data].file != 0 ? KEY_eval_data : KEY_train_data));
     m->eval.every = key_int(l, KEY_eval_every, 0);
     m->parallel = (ParallelSettings){.dp = key_int(l, KEY_parallel_dp, 1),
                                      .tp = key_int(l, KEY_parallel_tp, 1),

@@ -3,13 +3,12 @@
 
 #include <ctype.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <string.h>
 
 enum { LENGTH_MAX = 63, COST_CASE = 1, COST_EDIT = 2 };
 
-static int minimum(int a, int b) {
-    return a < b ? a : b;
-}
+static int minimum(int a, int b) { return a < b ? a : b; }
 
 static int cost_of(char a, char b) {
     if (a == b) return 0;
@@ -42,10 +41,14 @@ void suggest_offer(Suggest *s, const char *candidate) {
     size_t n = strlen(s->wanted), m = strlen(candidate);
     if (n == 0 || m == 0 || n > LENGTH_MAX || m > LENGTH_MAX) return;
     int d = distance(s->wanted, candidate);
-    /* Near enough: a third of the letters may differ, at least one; or one is the other's start. */
-    int allowed = COST_EDIT * (int)(n / 3 > 1 ? n / 3 : 1);
+    /* Near enough: a third of the letters may differ, in words of three letters at least one; or
+     * one is the other's start; or only the case differs. */
+    int allowed = n < 3 ? 0 : COST_EDIT * (int)(n / 3 > 1 ? n / 3 : 1);
     int is_start = n >= 3 && strncmp(candidate, s->wanted, n) == 0;
-    if (d > allowed && !is_start) return;
+    bool same_word = n == m;
+    for (size_t i = 0; same_word && i < n; i++)
+        same_word = tolower((unsigned char)s->wanted[i]) == tolower((unsigned char)candidate[i]);
+    if (d > allowed && !is_start && !same_word) return;
     if (d < s->distance) {
         s->distance = d;
         s->best = candidate;

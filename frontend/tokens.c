@@ -15,21 +15,13 @@ static char open_of(int kind) {
     return kind == LBRACE || kind == RBRACE ? '{' : kind == LPAREN || kind == RPAREN ? '(' : '[';
 }
 
-static int closer_of(char open) {
-    return open == '{' ? RBRACE : open == '(' ? RPAREN : RBRACKET;
-}
+static int closer_of(char open) { return open == '{' ? RBRACE : open == '(' ? RPAREN : RBRACKET; }
 
-static const char *closer_text(char open) {
-    return open == '{' ? "}" : open == '(' ? ")" : "]";
-}
+static const char *closer_text(char open) { return open == '{' ? "}" : open == '(' ? ")" : "]"; }
 
-static bool is_opener(int kind) {
-    return kind == LBRACE || kind == LPAREN || kind == LBRACKET;
-}
+static bool is_opener(int kind) { return kind == LBRACE || kind == LPAREN || kind == LBRACKET; }
 
-static bool is_closer(int kind) {
-    return kind == RBRACE || kind == RPAREN || kind == RBRACKET;
-}
+static bool is_closer(int kind) { return kind == RBRACE || kind == RPAREN || kind == RBRACKET; }
 
 static char top_bracket(const Parser *p) {
     return p->bracket_count == 0 ? '\0' : p->bracket[p->bracket_count - 1].open;
@@ -195,7 +187,8 @@ static Token produce(Parser *p) {
         if (p->given_up) return (Token){.kind = END, .span = t.span};
         if (p->previous.kind != START_EXPR && wants_newline(p, &t)) {
             t.after_newline = false;
-            if (p->queue_count == 0) queue_add(p, t);
+            if (p->queue_count == 0)
+                queue_add(p, t);
             else { /* keep order: t goes before what is queued */
                 memmove(p->queue + 1, p->queue, p->queue_count * sizeof(Token));
                 p->queue[0] = t;
@@ -233,7 +226,8 @@ Token token_next(Parser *p) {
     if (p->given_up) t.kind = END;
     p->previous = t;
     bool boundary = t.kind == NL || t.kind == LBRACE || t.kind == RBRACE;
-    if (boundary) p->history_count = 0;
+    if (boundary)
+        p->history_count = 0;
     else {
         if (p->history_count < HISTORY_MAX) p->history[p->history_count] = t;
         p->history_count++;

@@ -7,21 +7,13 @@
 
 #include "frontend/settings.h"
 
-Value value_int(Dim dim) {
-    return (Value){.kind = VALUE_int, .dim = dim};
-}
+Value value_int(Dim dim) { return (Value){.kind = VALUE_int, .dim = dim}; }
 
-Value value_float(double number) {
-    return (Value){.kind = VALUE_float, .number = number};
-}
+Value value_float(double number) { return (Value){.kind = VALUE_float, .number = number}; }
 
-Value value_bool(bool truth) {
-    return (Value){.kind = VALUE_bool, .truth = truth};
-}
+Value value_bool(bool truth) { return (Value){.kind = VALUE_bool, .truth = truth}; }
 
-Value value_str(const char *s) {
-    return (Value){.kind = VALUE_str, .s = s};
-}
+Value value_str(const char *s) { return (Value){.kind = VALUE_str, .s = s}; }
 
 const char *value_type_text(Arena *a, const Value *v) {
     return arena_printf(a, "%s %s", dtype_name(v->dtype), dims_text(a, v->dims, v->ndim));
@@ -81,8 +73,11 @@ bool value_is_static(const Value *v) {
 }
 
 bool value_number(const Value *v, double *number) {
-    if (v->kind == VALUE_int) *number = (double)v->dim.value;
-    else if (v->kind == VALUE_float) *number = v->number;
-    else return false;
+    if (v->kind == VALUE_int)
+        *number = (double)v->dim.value;
+    else if (v->kind == VALUE_float)
+        *number = v->number;
+    else
+        return false;
     return true;
 }

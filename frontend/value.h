@@ -35,11 +35,11 @@ typedef struct Value Value;
 struct Value {
     ValueKind kind;
     Span span;
-    Dim dim;        /* int */
-    double number;  /* float */
-    bool truth;     /* bool */
-    const char *s;  /* str */
-    Value *item;    /* tuple: n items; setting: its arguments */
+    Dim dim;       /* int */
+    double number; /* float */
+    bool truth;    /* bool */
+    const char *s; /* str */
+    Value *item;   /* tuple: n items; setting: its arguments */
     int n;
     const struct SettingFn *fn; /* setting */
     const Ast *ast;             /* expr */

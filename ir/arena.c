@@ -38,9 +38,7 @@ void *mem_alloc(size_t bytes) {
     return p;
 }
 
-void mem_free(void *p) {
-    free(p);
-}
+void mem_free(void *p) { free(p); }
 
 static ArenaChunk *chunk_new(size_t bytes) {
     if (bytes > SIZE_MAX - sizeof(ArenaChunk)) memory_exhausted(bytes);
@@ -80,9 +78,7 @@ char *arena_strndup(Arena *a, const char *s, size_t n) {
     return copy;
 }
 
-char *arena_strdup(Arena *a, const char *s) {
-    return arena_strndup(a, s, strlen(s));
-}
+char *arena_strdup(Arena *a, const char *s) { return arena_strndup(a, s, strlen(s)); }
 
 char *arena_vprintf(Arena *a, const char *fmt, va_list ap) {
     va_list again;

@@ -48,11 +48,11 @@ void arena_reset(Arena *a);
 /* Give everything back to the system. */
 void arena_free(Arena *a);
 
-#define ARENA_NEW(a, T) ((T *)arena_alloc((a), sizeof(T)))
+#define ARENA_NEW(a, T)      ((T *)arena_alloc((a), sizeof(T)))
 #define ARENA_ARRAY(a, T, n) ((T *)arena_alloc_array((a), (size_t)(n), sizeof(T)))
 
 /* Growable array: VEC(int) v = {0}; vec_push(a, &v, 3); v.data[v.n - 1]. */
-#define VEC(T)                                                                                    \
+#define VEC(T)                                                                                     \
     struct {                                                                                       \
         T *data;                                                                                   \
         uint32_t n;                                                                                \
@@ -62,7 +62,7 @@ void arena_free(Arena *a);
 /* Room for one more item of `size` bytes; returns the (possibly moved) data. */
 void *vec_reserve_one(Arena *a, void *data, uint32_t n, uint32_t *cap, size_t size);
 
-#define vec_push(a, v, ...)                                                                       \
+#define vec_push(a, v, ...)                                                                        \
     ((v)->data = vec_reserve_one((a), (v)->data, (v)->n, &(v)->cap, sizeof(*(v)->data)),           \
      (v)->data[(v)->n++] = (__VA_ARGS__))
 

@@ -2,6 +2,7 @@
 #include "ir/diag.h"
 
 #include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct DiagLine {
@@ -71,8 +72,8 @@ DiagRef diag_error(Diag *d, DiagCode code, Span span, const char *fmt, ...) {
     va_start(ap, fmt);
     const char *text = arena_vprintf(d->arena, fmt, ap);
     va_end(ap);
-    return record(d, (DiagEntry){
-                         .code = code, .span = span, .message = text, .counts_as_error = true});
+    return record(
+        d, (DiagEntry){.code = code, .span = span, .message = text, .counts_as_error = true});
 }
 
 DiagRef diag_warn(Diag *d, WarnCode code, Span span, const char *fmt, ...) {
@@ -156,18 +157,16 @@ static int cells_of(uint32_t p) {
     static const struct {
         uint32_t first, last;
         int cells;
-    } ranges[] = {{0x0300, 0x036F, 0},   {0x1100, 0x115F, 2},   {0x200B, 0x200F, 0},
-                  {0x20D0, 0x20FF, 0},   {0x2E80, 0xA4CF, 2},   {0xAC00, 0xD7A3, 2},
-                  {0xF900, 0xFAFF, 2},   {0xFE00, 0xFE0F, 0},   {0xFE30, 0xFE6F, 2},
-                  {0xFF00, 0xFF60, 2},   {0x1F300, 0x1FAFF, 2}, {0x20000, 0x3FFFD, 2}};
+    } ranges[] = {{0x0300, 0x036F, 0}, {0x1100, 0x115F, 2},   {0x200B, 0x200F, 0},
+                  {0x20D0, 0x20FF, 0}, {0x2E80, 0xA4CF, 2},   {0xAC00, 0xD7A3, 2},
+                  {0xF900, 0xFAFF, 2}, {0xFE00, 0xFE0F, 0},   {0xFE30, 0xFE6F, 2},
+                  {0xFF00, 0xFF60, 2}, {0x1F300, 0x1FAFF, 2}, {0x20000, 0x3FFFD, 2}};
     for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]); i++)
         if (p >= ranges[i].first && p <= ranges[i].last) return ranges[i].cells;
     return 1;
 }
 
-static bool is_continuation(char c) {
-    return ((unsigned char)c & 0xC0) == 0x80;
-}
+static bool is_continuation(char c) { return ((unsigned char)c & 0xC0) == 0x80; }
 
 /* Print bytes [from, to) of a line; control characters other than tab become '?'. */
 static void print_bytes(FILE *out, const char *text, uint32_t from, uint32_t to) {
@@ -182,7 +181,8 @@ static void print_blanks(FILE *out, const char *text, uint32_t from, uint32_t to
     for (uint32_t i = from; i < to;) {
         uint32_t width = 1;
         uint32_t p = decode_utf8(text + i, to - i, &width);
-        if (p == '\t' && fill == ' ') fputc('\t', out);
+        if (p == '\t' && fill == ' ')
+            fputc('\t', out);
         else
             for (int cell = cells_of(p); cell > 0; cell--) fputc(fill, out);
         i += width;
@@ -222,14 +222,19 @@ static void print_excerpt(const Diag *d, const DiagEntry *e) {
 
 static void print_text(const Diag *d, const DiagEntry *e) {
     Place place = source_place(d->sources, e->span);
-    if (place.file != NULL) fprintf(d->out, "%s:%u:%u: ", place.file, place.line, place.column);
-    else fprintf(d->out, "infinic: ");
-    if (!e->is_warning) fprintf(d->out, "error[%s]: %s\n", code_table[e->code].name, e->message);
+    if (place.file != NULL)
+        fprintf(d->out, "%s:%u:%u: ", place.file, place.line, place.column);
+    else
+        fprintf(d->out, "infinic: ");
+    if (!e->is_warning)
+        fprintf(d->out, "error[%s]: %s\n", code_table[e->code].name, e->message);
     else
         fprintf(d->out, "%s[-W%s]: %s\n", e->counts_as_error ? "error" : "warning",
                 warn_table[e->warn].word, e->message);
-    if (place.file != NULL) print_excerpt(d, e);
-    else if (e->label != NULL) fprintf(d->out, "      = %s\n", e->label);
+    if (place.file != NULL)
+        print_excerpt(d, e);
+    else if (e->label != NULL)
+        fprintf(d->out, "      = %s\n", e->label);
     for (uint32_t i = 0; i < e->lines.n; i++)
         fprintf(d->out, "      = %s%s\n", e->lines.data[i].is_hint ? "hint: " : "",
                 e->lines.data[i].text);
@@ -244,15 +249,22 @@ static void print_json_string(FILE *out, const char *s) {
     size_t n = strlen(s);
     for (size_t i = 0; i < n;) {
         unsigned char c = (unsigned char)s[i];
-        if (c == '"' || c == '\\') fprintf(out, "\\%c", c);
-        else if (c == '\n') fputs("\\n", out);
-        else if (c == '\t') fputs("\\t", out);
-        else if (c < 0x20) fprintf(out, "\\u%04x", c);
-        else if (c < 0x80) fputc(c, out);
+        if (c == '"' || c == '\\')
+            fprintf(out, "\\%c", c);
+        else if (c == '\n')
+            fputs("\\n", out);
+        else if (c == '\t')
+            fputs("\\t", out);
+        else if (c < 0x20)
+            fprintf(out, "\\u%04x", c);
+        else if (c < 0x80)
+            fputc(c, out);
         else {
             uint32_t width = source_utf8_width(s + i, n - i);
-            if (width == 0) fputs("\\ufffd", out);
-            else fwrite(s + i, 1, width, out);
+            if (width == 0)
+                fputs("\\ufffd", out);
+            else
+                fwrite(s + i, 1, width, out);
             i += width == 0 ? 1 : width;
             continue;
         }
@@ -281,15 +293,19 @@ static void print_json(const Diag *d, const DiagEntry *e) {
     print_json_string(d->out,
                       e->is_warning ? warn_table[e->warn].title : code_table[e->code].title);
     fputs(", \"file\": ", d->out);
-    if (begin.file == NULL) fputs("null", d->out);
-    else print_json_string(d->out, begin.file);
+    if (begin.file == NULL)
+        fputs("null", d->out);
+    else
+        print_json_string(d->out, begin.file);
     fprintf(d->out, ", \"line\": %u, \"column\": %u, \"end_line\": %u, \"end_column\": %u",
             begin.line, begin.column, end.line, end.column);
     fputs(", \"message\": ", d->out);
     print_json_string(d->out, e->message);
     fputs(", \"label\": ", d->out);
-    if (e->label == NULL) fputs("null", d->out);
-    else print_json_string(d->out, e->label);
+    if (e->label == NULL)
+        fputs("null", d->out);
+    else
+        print_json_string(d->out, e->label);
     fputs(", \"notes\": ", d->out);
     print_json_list(d, e, false);
     fputs(", \"hints\": ", d->out);
@@ -297,12 +313,26 @@ static void print_json(const Diag *d, const DiagEntry *e) {
     fputs("}\n", d->out);
 }
 
+/* By place; what has none first, equal places in order of recording. */
+static int compare_entries(const void *a, const void *b) {
+    const DiagEntry *x = *(const DiagEntry *const *)a, *y = *(const DiagEntry *const *)b;
+    if (x->span.file != y->span.file) return x->span.file < y->span.file ? -1 : 1;
+    if (x->span.begin != y->span.begin) return x->span.begin < y->span.begin ? -1 : 1;
+    return (x > y) - (x < y);
+}
+
 void diag_flush(Diag *d) {
-    for (; d->printed < d->entries.n; d->printed++) {
-        const DiagEntry *e = &d->entries.data[d->printed];
-        if (d->format == DIAG_JSON) print_json(d, e);
-        else print_text(d, e);
+    uint32_t n = d->entries.n - d->printed;
+    const DiagEntry **order = ARENA_ARRAY(d->arena, const DiagEntry *, n);
+    for (uint32_t i = 0; i < n; i++) order[i] = &d->entries.data[d->printed + i];
+    if (n > 1) qsort(order, n, sizeof(order[0]), compare_entries);
+    for (uint32_t i = 0; i < n; i++) {
+        if (d->format == DIAG_JSON)
+            print_json(d, order[i]);
+        else
+            print_text(d, order[i]);
     }
+    d->printed = d->entries.n;
     fflush(d->out);
 }
 
@@ -322,13 +352,9 @@ const char *diag_place(const Diag *d, Span span, Span near) {
     return arena_printf(d->arena, "%s:%u:%u", p.file, p.line, p.column);
 }
 
-const char *diag_title(DiagCode code) {
-    return code_table[code].title;
-}
+const char *diag_title(DiagCode code) { return code_table[code].title; }
 
-const char *diag_explain(DiagCode code) {
-    return code_table[code].text;
-}
+const char *diag_explain(DiagCode code) { return code_table[code].text; }
 
 DiagCode diag_code_parse(const char *text) {
     for (int code = 1; code < DIAG_CODE_COUNT; code++) {
@@ -340,10 +366,6 @@ DiagCode diag_code_parse(const char *text) {
     return DIAG_NONE;
 }
 
-const char *diag_warning_word(WarnCode code) {
-    return warn_table[code].word;
-}
+const char *diag_warning_word(WarnCode code) { return warn_table[code].word; }
 
-const char *diag_warning_title(WarnCode code) {
-    return warn_table[code].title;
-}
+const char *diag_warning_title(WarnCode code) { return warn_table[code].title; }

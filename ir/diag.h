@@ -70,7 +70,7 @@ void diag_hint(Diag *d, DiagRef ref, const char *fmt, ...) ARENA_PRINTF(3, 4);
 /* Obey one -W word: "error", "NAME", "no-NAME", "error=NAME". False when there is no such. */
 bool diag_set_warning(Diag *d, const char *word);
 
-/* Print what is not printed yet, in order of recording. */
+/* Print what is not printed yet, in order of place. */
 void diag_flush(Diag *d);
 
 /* Flush, then say how many errors were found when more than DIAG_ERRORS_MAX were (text only). */

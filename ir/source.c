@@ -111,8 +111,10 @@ static Place place_of_byte(const Sources *s, uint32_t file, uint32_t byte) {
     uint32_t low = 0, high = src->line_count; /* line_starts[low] <= byte < line_starts[high] */
     while (high - low > 1) {
         uint32_t mid = low + (high - low) / 2;
-        if (src->line_starts[mid] <= byte) low = mid;
-        else high = mid;
+        if (src->line_starts[mid] <= byte)
+            low = mid;
+        else
+            high = mid;
     }
     uint32_t column = 1;
     for (uint32_t i = src->line_starts[low]; i < byte; i++)
@@ -120,9 +122,7 @@ static Place place_of_byte(const Sources *s, uint32_t file, uint32_t byte) {
     return (Place){src->name, low + 1, column};
 }
 
-Place source_place(const Sources *s, Span span) {
-    return place_of_byte(s, span.file, span.begin);
-}
+Place source_place(const Sources *s, Span span) { return place_of_byte(s, span.file, span.begin); }
 
 Place source_place_end(const Sources *s, Span span) {
     return place_of_byte(s, span.file, span.end);
@@ -147,7 +147,8 @@ uint32_t source_utf8_width(const char *s, size_t n) {
         if ((u[i] & 0xC0) != 0x80) return 0;
     /* Overlong forms, surrogates and points past U+10FFFF show in the first two bytes. */
     unsigned first_two = (unsigned)u[0] << 8 | u[1];
-    if (width == 3 && (first_two < 0xE0A0 || (first_two >= 0xEDA0 && first_two <= 0xEDBF))) return 0;
+    if (width == 3 && (first_two < 0xE0A0 || (first_two >= 0xEDA0 && first_two <= 0xEDBF)))
+        return 0;
     if (width == 4 && (first_two < 0xF090 || first_two > 0xF48F)) return 0;
     return width;
 }
