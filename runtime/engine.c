@@ -4,9 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 #include "runtime/check.h"
 #include "runtime/file.h"
@@ -62,16 +59,6 @@ static uint32_t most_args(const Plan *plan) {
     return most;
 }
 
-static void set_threads(InfEngine *m, int threads) {
-#ifdef _OPENMP
-    if (threads > 0) omp_set_num_threads(threads);
-    m->env.threads = omp_get_max_threads();
-#else
-    (void)threads;
-    m->env.threads = 1;
-#endif
-}
-
 /* Writes one byte a page, so that the memory is there before the first step, not during it. */
 static void touch(unsigned char *at, uint64_t bytes) {
     for (uint64_t i = 0; i < bytes; i += PAGE_BYTES) ((volatile unsigned char *)at)[i] = 0;
@@ -103,7 +90,7 @@ InfCode inf_engine_open(InfError *e, const Plan *plan, int threads, uint64_t see
         out->base[r] = at;
         at += region;
     }
-    set_threads(out, threads);
+    out->env.threads = inf_threads_set(threads);
     return INF_OK;
 }
 

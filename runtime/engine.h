@@ -51,6 +51,10 @@ static inline void inf_engine_set(InfEngine *m, HostScalar which, double value) 
     ((float *)inf_engine_at(m, PLAN_REGION_scalar, 0))[which] = (float)value;
 }
 
+/* From now on parallel regions have this many threads, 0: as many as OpenMP would take. Returns how
+ * many that is. */
+int inf_threads_set(int threads);
+
 /* Now, in milliseconds of a clock that never goes back. */
 double inf_clock_ms(void);
 

@@ -8,14 +8,16 @@
 
 #include "runtime/check.h"
 #include "runtime/file.h"
+#include "runtime/warm.h"
 
 static const char *const example_data = "/usr/share/datasets/fashion-mnist";
 
-static InfSession session_new(const Plan *plan, const InfOptions *o) {
-    return (InfSession){.plan = plan,
+static InfCode session_new(InfError *e, const Plan *plan, const InfOptions *o, InfSession *out) {
+    *out = (InfSession){.plan = plan,
                         .options = o,
-                        .seed = (uint64_t)inf_option_whole(o, OPT_seed, plan->train.seed),
-                        .resident_before = inf_memory_now().resident};
+                        .seed = (uint64_t)inf_option_whole(o, OPT_seed, plan->train.seed)};
+    return inf_warm_up(e, plan, (int)inf_option_whole(o, OPT_threads, 0), &out->resident_before,
+                       &out->workspace_bytes);
 }
 
 static InfCode fail_absent(InfError *e, const Plan *plan, const char *command, const char *why) {
@@ -62,7 +64,8 @@ static InfCode open_memory(InfError *e, InfSession *s) {
     TRY(inf_params_open(e, s->plan, &s->params));
     TRY(inf_engine_open(e, s->plan, (int)inf_option_whole(s->options, OPT_threads, 0), s->seed,
                         &s->engine));
-    if (!inf_add(s->engine.memory_bytes, s->data.bytes, &s->planned_bytes) ||
+    if (!inf_add(s->engine.memory_bytes, s->workspace_bytes, &s->planned_bytes) ||
+        !inf_add(s->planned_bytes, s->data.bytes, &s->planned_bytes) ||
         !inf_add(s->planned_bytes, s->test.bytes, &s->planned_bytes))
         return inf_fail(e, INF_IO, "the data does not fit into 64 bits of memory");
     return INF_OK;
@@ -94,7 +97,7 @@ static InfCode open_train(InfError *e, InfSession *s, const char *command) {
 
 InfCode inf_session_open_train(InfError *e, const Plan *plan, const InfOptions *o,
                                InfSession *out) {
-    *out = session_new(plan, o);
+    TRY(session_new(e, plan, o, out));
     return finish_open(out, open_train(e, out, o->command == CMD_verify ? "verify" : "train"));
 }
 
@@ -113,7 +116,7 @@ static InfCode open_eval(InfError *e, InfSession *s) {
 }
 
 InfCode inf_session_open_eval(InfError *e, const Plan *plan, const InfOptions *o, InfSession *out) {
-    *out = session_new(plan, o);
+    TRY(session_new(e, plan, o, out));
     return finish_open(out, open_eval(e, out));
 }
 
@@ -130,7 +133,7 @@ static InfCode open_synthetic(InfError *e, InfSession *s) {
 
 InfCode inf_session_open_synthetic(InfError *e, const Plan *plan, const InfOptions *o,
                                    InfSession *out) {
-    *out = session_new(plan, o);
+    TRY(session_new(e, plan, o, out));
     return finish_open(out, open_synthetic(e, out));
 }
 

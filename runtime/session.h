@@ -20,7 +20,8 @@ typedef struct InfSession {
     InfEngine engine;
     InfParams params;
     uint64_t resident_before; /* VmRSS just before memory is taken */
-    uint64_t planned_bytes;   /* arena and resident data */
+    uint64_t workspace_bytes; /* of the matrix library */
+    uint64_t planned_bytes;   /* arena, resident data, workspace */
 } InfSession;
 
 /* Training data, and evaluation data when there is any; an absent evaluation set is a notice on

@@ -2,8 +2,21 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 #include "runtime/engine.h"
+
+int inf_threads_set(int threads) {
+#ifdef _OPENMP
+    if (threads > 0) omp_set_num_threads(threads);
+    return omp_get_max_threads();
+#else
+    (void)threads;
+    return 1;
+#endif
+}
 
 double inf_clock_ms(void) {
     struct timespec now;
@@ -57,10 +70,10 @@ uint64_t inf_memory_available(void) {
 #define FEATURES(F)                                                                                \
     F("sse3")                                                                                      \
     F("ssse3")                                                                                     \
-    F("sse4.1") F("sse4.2") F("popcnt") F("avx") F("avx2") F("fma") F("bmi") F("bmi2")             \
-        F("avx512f") F("avx512vl") F("avx512bw") F("avx512dq") F("avx512cd") F("avx512vbmi")       \
-            F("avx512vbmi2") F("avx512vnni") F("avx512bitalg") F("avx512vpopcntdq")                \
-                F("avx512ifma")
+    F("sse4.1")                                                                                    \
+    F("sse4.2") F("popcnt") F("avx") F("avx2") F("fma") F("bmi") F("bmi2") F("avx512f")            \
+        F("avx512vl") F("avx512bw") F("avx512dq") F("avx512cd") F("avx512vbmi") F("avx512vbmi2")   \
+            F("avx512vnni") F("avx512bitalg") F("avx512vpopcntdq") F("avx512ifma")
 
 static bool has_feature(const char *name) {
     __builtin_cpu_init();

@@ -98,12 +98,12 @@ static void evaluate(void *const *arg, const InfEnv *env) {
 }
 
 static const PlanKernel kernels[] = {
-    {"forward", forward_first, "matmul", "3:1", 200, 64},
-    {"forward_add", forward_add, "matmul", "3:1", 200, 64},
-    {"backward", backward_first, "matmul", "3:1", 200, 64},
-    {"backward_add", backward_add, "matmul", "3:1", 200, 64},
+    {"forward", forward_first, "rows", "3:1", 200, 64},
+    {"forward_add", forward_add, "rows", "3:1", 200, 64},
+    {"backward", backward_first, "rows", "3:1", 200, 64},
+    {"backward_add", backward_add, "rows", "3:1", 200, 64},
     {"update", update, "elementwise", "5:1", 3072, 512},
-    {"evaluate", evaluate, "matmul", "3:1", 200, 64},
+    {"evaluate", evaluate, "rows", "3:1", 200, 64},
 };
 
 #define AT(kind, bytes)                                                                            \

@@ -1,0 +1,64 @@
+/* warm.c - starts threads and matrix library, and counts the library's workspace. */
+#include "runtime/warm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/engine.h"
+#include "runtime/file.h"
+#include "runtime/gemm.h"
+
+enum { SMALL = 64, FORMS = 8, SIDE = 512, DEPTH = 1024, ROUNDS = 2 };
+enum { IN_BYTES = SIDE * DEPTH * 4, OUT_BYTES = SIDE * SIDE * 4 };
+
+static bool has_products(const Plan *plan) {
+    for (uint32_t k = 0; k < plan->nkernel; k++)
+        if (strcmp(plan->kernel[k].form, "matmul") == 0) return true;
+    return false;
+}
+
+/* Every form of product on every thread: its kernels get generated. */
+static void small_products(const float *in, float *out, int threads) {
+#pragma omp parallel for schedule(static, 1)
+    for (int t = 0; t < threads; t++)
+        for (int form = 0; form < FORMS; form++)
+            inf_sgemm(form & 1, form >> 1 & 1, SMALL, SMALL, SMALL, in, SMALL, in, SMALL,
+                      out + t * SIDE * SIDE, SMALL, form >> 2);
+}
+
+/* The form that packs, twice: the allocator keeps a block of a size it has seen. */
+static void large_products(const float *in, float *out, int threads) {
+#pragma omp parallel for schedule(static, 1)
+    for (int t = 0; t < threads; t++)
+        for (int round = 0; round < ROUNDS; round++)
+            inf_sgemm(0, 1, SIDE, SIDE, DEPTH, in, DEPTH, in, DEPTH, out + t * SIDE * SIDE, SIDE,
+                      0);
+}
+
+InfCode inf_warm_up(InfError *e, const Plan *plan, int threads, uint64_t *resident,
+                    uint64_t *workspace) {
+    threads = inf_threads_set(threads);
+    *workspace = 0;
+    if (!has_products(plan)) {
+#pragma omp parallel
+        {} *resident = inf_memory_now().resident;
+        return INF_OK;
+    }
+    /* The operand is never written: it is the system's page of zeros and takes no memory. */
+    uint64_t out_bytes = (uint64_t)threads * OUT_BYTES;
+    void *in = NULL, *out = NULL;
+    TRY(inf_map_memory(e, IN_BYTES, "the matrix library", &in));
+    InfCode code = inf_map_memory(e, out_bytes, "the matrix library", &out);
+    if (code == INF_OK) {
+        memset(out, 0, out_bytes);
+        small_products(in, out, threads);
+        uint64_t before = inf_memory_now().resident;
+        large_products(in, out, threads);
+        uint64_t after = inf_memory_now().resident;
+        *workspace = after > before ? after - before : 0;
+        *resident = before > out_bytes ? before - out_bytes : 0;
+    }
+    inf_unmap_memory(out, out_bytes);
+    inf_unmap_memory(in, IN_BYTES);
+    return code;
+}

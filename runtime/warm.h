@@ -1,0 +1,21 @@
+/* warm.h - starts what has memory of its own before memory is counted.
+ *
+ * Threads and the matrix library bring code pages and generated kernels along, which are no part
+ * of any plan. The library's packing buffers are: they are found by asking it for a large product.
+ */
+#ifndef INF_RUNTIME_WARM_H
+#define INF_RUNTIME_WARM_H
+
+#include <stdint.h>
+
+#include "runtime/plan.h"
+#include "runtime/status.h"
+
+/*   threads    0: as many as OpenMP would take; they stay set
+ *   resident   VmRSS with everything started and no buffer taken
+ *   workspace  bytes of packing buffers that stay with the threads; 0 for a plan without products
+ */
+InfCode inf_warm_up(InfError *e, const Plan *plan, int threads, uint64_t *resident,
+                    uint64_t *workspace);
+
+#endif
