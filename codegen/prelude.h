@@ -127,24 +127,52 @@ INF_INLINE float inf_erf(float x) {
 #define INFINITY __builtin_inff()
 #endif
 
+/* Folds x[0 .. n) of type T by halves with an expression in a and b, n a power of two up to 64. */
+#define INF_FOLD_HALF(x, h, T, expr)                                                               \
+    _Pragma("omp simd") for (int l_ = 0; l_ < (h); l_++) {                                         \
+        const T a = (x)[l_], b = (x)[l_ + (h)];                                                    \
+        (x)[l_] = expr;                                                                            \
+    }
+#define INF_FOLD(x, n, T, expr)                                                                    \
+    {                                                                                              \
+        if ((n) >= 64) INF_FOLD_HALF(x, 32, T, expr)                                               \
+        if ((n) >= 32) INF_FOLD_HALF(x, 16, T, expr)                                               \
+        if ((n) >= 16) INF_FOLD_HALF(x, 8, T, expr)                                                \
+        if ((n) >= 8) INF_FOLD_HALF(x, 4, T, expr)                                                 \
+        if ((n) >= 4) INF_FOLD_HALF(x, 2, T, expr)                                                 \
+        INF_FOLD_HALF(x, 1, T, expr)                                                               \
+    }
+
 INF_INLINE inf_v16 inf_splat(float x) { return x - (inf_v16){0}; }
 
 INF_INLINE inf_v16 inf_load16(const float *p) { return *(const inf_v16u *)p; }
 
 INF_INLINE void inf_store16(float *p, inf_v16 v) { *(inf_v16u *)p = v; }
 
+#define INF_SHUFFLE(...) __builtin_shufflevector(__VA_ARGS__)
+
 /* a * b + c, rounded once in every lane. */
 INF_INLINE inf_v16 inf_fma16(inf_v16 a, inf_v16 b, inf_v16 c) {
-#ifdef __AVX512F__
+#if defined __AVX512F__
     return (inf_v16)__builtin_ia32_vfmaddps512_mask(a, b, c, (unsigned short)-1, 4);
+#elif defined __FMA__
+#define INF_LOW(x) INF_SHUFFLE(x, x, 0, 1, 2, 3, 4, 5, 6, 7)
+#define INF_HIGH(x) INF_SHUFFLE(x, x, 8, 9, 10, 11, 12, 13, 14, 15)
+    return INF_SHUFFLE(__builtin_ia32_vfmaddps256(INF_LOW(a), INF_LOW(b), INF_LOW(c)),
+                       __builtin_ia32_vfmaddps256(INF_HIGH(a), INF_HIGH(b), INF_HIGH(c)),
+                       0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
 #else
-    inf_v16 r;
-    for (int lane = 0; lane < 16; lane++) r[lane] = __builtin_fmaf(a[lane], b[lane], c[lane]);
-    return r;
+    float x[16], y[16], z[16];
+    __builtin_memcpy(x, &a, sizeof x);
+    __builtin_memcpy(y, &b, sizeof y);
+    __builtin_memcpy(z, &c, sizeof z);
+#pragma GCC unroll 1
+    for (int lane = 0; lane < 16; lane++)
+        z[lane] = __builtin_fmaf(x[lane], y[lane], z[lane]);
+    __builtin_memcpy(&c, z, sizeof z);
+    return c;
 #endif
 }
-
-#define INF_SHUFFLE(...) __builtin_shufflevector(__VA_ARGS__)
 
 /* Eight rows of 16 (the first `rows` are read) into 16 rows of `rows`: see inf_transpose. */
 INF_INLINE void inf_transpose8(float *to, int64_t to_stride, const float *from, int64_t from_stride,
