@@ -89,8 +89,10 @@ static Graph *add_to_outputs(const Graph *from, const char *name, const bool *wa
     }
     for (int i = 0; i < from->nnode; i++) {
         const Node *n = from->node[i];
-        if (n->op == OP_repeat) copy_repeat(to, n, add, nadd, &map, scratch);
-        else graph_copy_node(to, from, n, &map, NULL);
+        if (n->op == OP_repeat)
+            copy_repeat(to, n, add, nadd, &map, scratch);
+        else
+            graph_copy_node(to, from, n, &map, NULL);
     }
     for (int k = 0; k < from->nout; k++) {
         Val value = map.to[from->out[k].id];

@@ -28,8 +28,7 @@ static FuseClass class_of(const Node *n) {
     case KIND_random: return FUSE_member;
     case KIND_reduce: return n->op == OP_argmax ? FUSE_anchor : FUSE_reduce;
     case KIND_source: return FUSE_inline;
-    case KIND_movement:
-        return n->op == OP_concat || n->op == OP_copy ? FUSE_member : FUSE_inline;
+    case KIND_movement: return n->op == OP_concat || n->op == OP_copy ? FUSE_member : FUSE_inline;
     case KIND_region: return FUSE_repeat;
     case KIND_composite: panic_graph(NULL, n->span, "fuse: %s is not a primitive", op_name(n->op));
     default: return FUSE_anchor;
@@ -235,8 +234,7 @@ static bool wants(const Fuse *f, int a, int b, int index) {
     if (anchor == group_has(f, &f->groups[b], FUSE_anchor)) return true;
     const FuseGroup *other = &f->groups[anchor ? b : a];
     for (int i = 0; i < other->n; i++)
-        if (other->node[i] != index &&
-            !read_by_both_only(f, f->g->node[other->node[i]], a, b))
+        if (other->node[i] != index && !read_by_both_only(f, f->g->node[other->node[i]], a, b))
             return false;
     return true;
 }
@@ -316,8 +314,10 @@ static Graph *fuse_graph(const Graph *g, PassContext *ctx, bool top) {
     for (int i = 0; i < g->nnode && fusing; i++) {
         if (f.class[i] == FUSE_inline || f.class[i] == FUSE_repeat) continue;
         join_producers(&f, i);
-        if (f.class[i] == FUSE_reduce) join_siblings(&f, i);
-        else join_scalars(&f, i);
+        if (f.class[i] == FUSE_reduce)
+            join_siblings(&f, i);
+        else
+            join_scalars(&f, i);
     }
     return fuse_emit(&f, g->nnode, bodies);
 }

@@ -47,16 +47,16 @@ typedef struct Fuse {
     Phase *phase;     /* by node: when it runs (fuse_early.c may make it earlier) */
     int *group;       /* by node; -1 for inline nodes */
     FuseGroup *groups;
-    bool *kept;       /* by value: a graph output, perhaps through reshapes */
-    IntVec *users;    /* by value: grouped nodes that read it, through inline nodes */
-    int *stamp;       /* by group, for searches */
+    bool *kept;    /* by value: a graph output, perhaps through reshapes */
+    IntVec *users; /* by value: grouped nodes that read it, through inline nodes */
+    int *stamp;    /* by group, for searches */
     int stamp_now;
 } Fuse;
 
 /* ---- chains: fuse_chain.c ---- */
 
 typedef struct FuseChain {
-    Val root;                         /* none: the last inline node is a source */
+    Val root; /* none: the last inline node is a source */
     int n;
     const Node *inlined[FUSE_CHAIN_MAX]; /* from the operand down to the root */
 } FuseChain;
@@ -90,10 +90,10 @@ typedef enum FuseFormKind {
 
 typedef struct FuseForm {
     FuseFormKind kind;
-    const char *name;    /* the kernel's attribute */
-    int main;            /* the anchor, the first reduction, or the last node */
+    const char *name; /* the kernel's attribute */
+    int main;         /* the anchor, the first reduction, or the last node */
     FuseShape domain;
-    FuseShape kept;      /* rows, columns: the domain without the reduced axes */
+    FuseShape kept; /* rows, columns: the domain without the reduced axes */
     int naxes;
     int64_t axes[NDIM_MAX];
 } FuseForm;

@@ -1,9 +1,9 @@
 /* fuse_early.c - backward nodes that run with the forward.
  *
  * What the backward pass computes from forward values alone can be computed as soon as those exist.
- * Softmax, cross-entropy and the gradient of the logits are the case that matters: done at once they
- * are one pass over the logits that leaves one tensor, done in two phases they leave the logits and
- * the row statistics to be read again.
+ * Softmax, cross-entropy and the gradient of the logits are the case that matters: done at once
+ * they are one pass over the logits that leaves one tensor, done in two phases they leave the
+ * logits and the row statistics to be read again.
  *
  * A connected set of such nodes moves into the forward phase when it reads row statistics and what
  * it leaves behind is no larger than what then need not be kept for it.
@@ -12,7 +12,7 @@
 
 typedef struct Early {
     Fuse *f;
-    int *set;  /* by node: its connected set (the smallest node), -1 outside */
+    int *set; /* by node: its connected set (the smallest node), -1 outside */
 } Early;
 
 static int find_set(const Early *e, int i) {
@@ -22,8 +22,10 @@ static int find_set(const Early *e, int i) {
 
 static void join_sets(Early *e, int i, int k) {
     int a = find_set(e, i), b = find_set(e, k);
-    if (a < b) e->set[b] = a;
-    else e->set[a] = b;
+    if (a < b)
+        e->set[b] = a;
+    else
+        e->set[a] = b;
 }
 
 static bool available(const Early *e, Val root) {
@@ -69,7 +71,7 @@ static int64_t kept_for(const Early *e, Val v, int set) {
 
 typedef struct Balance {
     int64_t behind, kept;
-    bool rows; /* reads or makes row statistics */
+    bool rows;  /* reads or makes row statistics */
     bool *seen; /* by value: forward values counted */
 } Balance;
 

@@ -213,8 +213,10 @@ static const char *kernel_name(const Kernel *k) {
     char name[64];
     size_t n = 0;
     for (const char *s = scope; *s != '\0' && n < 40; s++) {
-        if (isalnum((unsigned char)*s)) name[n++] = *s;
-        else if (n > 0 && name[n - 1] != '_') name[n++] = '_';
+        if (isalnum((unsigned char)*s))
+            name[n++] = *s;
+        else if (n > 0 && name[n - 1] != '_')
+            name[n++] = '_';
     }
     if (n > 0 && name[n - 1] != '_') name[n++] = '_';
     name[n] = '\0';
@@ -259,7 +261,7 @@ static void emit_kernel(Emit *e, const FuseGroup *group) {
     emit_nodes(&k, false);
     Val *results = ARENA_ARRAY(e->f->scratch, Val, 2 * group->n);
     int nresult = emit_results(&k, results);
-    if (nresult == 0) return; /* nobody reads it */
+    if (nresult == 0) return;                      /* nobody reads it */
     Graph *body = cse_graph(k.b.g, e->f->scratch); /* inline nodes were repeated by each reader */
 
     Val *in = ARENA_ARRAY(e->f->scratch, Val, k.inputs.n);
@@ -270,8 +272,8 @@ static void emit_kernel(Emit *e, const FuseGroup *group) {
                    ATTR_INT(workspace, workspace)};
     Builder b = k.b;
     b.g = e->to;
-    const Node *kernel = graph_add_region(&b, OP_kernel, (int)k.inputs.n, in,
-                                          workspace > 0 ? 3 : 2, attr, body);
+    const Node *kernel =
+        graph_add_region(&b, OP_kernel, (int)k.inputs.n, in, workspace > 0 ? 3 : 2, attr, body);
     for (int i = 0; i < nresult; i++) e->map[results[i].id] = node_out(kernel, i);
 }
 
@@ -337,8 +339,10 @@ Graph *fuse_emit(const Fuse *f, int ngroup, Graph *const *bodies) {
         int at = next_group(f, ngroup, waits, done);
         if (at < 0) panic_graph(g, (Span){0}, "fuse: kernels wait for each other");
         int first = f->groups[at].node[0];
-        if (f->class[first] == FUSE_repeat) emit_repeat(&e, g->node[first], bodies[first]);
-        else emit_kernel(&e, &f->groups[at]);
+        if (f->class[first] == FUSE_repeat)
+            emit_repeat(&e, g->node[first], bodies[first]);
+        else
+            emit_kernel(&e, &f->groups[at]);
         done[at] = true;
         release_users(f, at, waits);
     }

@@ -1,10 +1,10 @@
 /* fuse_form.c - which sets of nodes are one kernel.
  *
  * A kernel computes over one domain, row-major. Its nodes may have any shape with as many elements:
- * elementwise work does not care how axes are split, so a node is computed in the domain's shape and
- * the reshapes between the nodes vanish. Movement may stand only between memory and a node, never
- * between two nodes of a kernel, but for one case: what a row reduction made may be broadcast back
- * into the rows. See fuse.h for the forms.
+ * elementwise work does not care how axes are split, so a node is computed in the domain's shape
+ * and the reshapes between the nodes vanish. Movement may stand only between memory and a node,
+ * never between two nodes of a kernel, but for one case: what a row reduction made may be broadcast
+ * back into the rows. See fuse.h for the forms.
  */
 #include "passes/fuse.h"
 
@@ -22,8 +22,10 @@ static bool contains(const Check *c, int index) {
     while (low <= high) {
         int middle = (low + high) / 2;
         if (c->node[middle] == index) return true;
-        if (c->node[middle] < index) low = middle + 1;
-        else high = middle - 1;
+        if (c->node[middle] < index)
+            low = middle + 1;
+        else
+            high = middle - 1;
     }
     return false;
 }

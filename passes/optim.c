@@ -13,7 +13,7 @@
  *   sgd    g += decay * w;  buf = momentum * buf + g;  g = nesterov ? g + momentum * buf : buf;
  *          w += -lr * g
  *          PyTorch sets buf = g in the first step; with buf = 0 before it the formula gives the
- *          same bits (dampening, which would differ there, is not part of the language).
+ *          same bits, but for the sign of a zero (dampening is not part of the language).
  *   adam   g += decay * w;  m = lerp(m, g, 1 - beta1);  v = v * beta2 + (1 - beta2) * g * g;
  *          w += -(lr / bias1) * m / (sqrt(v) / sqrt(bias2) + eps)
  *   adamw  w *= 1 - lr * decay first, and no decay in g; then as adam.
@@ -138,8 +138,7 @@ static Val mean_grad(Update *u, int s) {
     for (int i = 0; i < u->mod->nparam; i++) {
         const Param *p = &u->mod->param[i];
         for (int use = 1; use < p->uses; use++, later++)
-            if (p->segment == s)
-                g = build2(&u->b, OP_add, g, padded_use(u, p, u->use_grad[later]));
+            if (p->segment == s) g = build2(&u->b, OP_add, g, padded_use(u, p, u->use_grad[later]));
     }
     return build2(&u->b, OP_mul, g, spread(u, u->inverse, s));
 }
@@ -158,7 +157,8 @@ static Val build_norm(Update *u) {
     Val norm = build1(b, OP_sqrt, sum.id == 0 ? number(u, 0) : sum);
     Val ratio = build2(b, OP_div, u->host[SCALAR_clip], build2(b, OP_add, norm, number(u, 1e-6)));
     u->clip = build2(b, OP_min, ratio, number(u, 1));
-    u->ok = build2(b, OP_and, build1(b, OP_is_finite, norm), build1(b, OP_is_finite, u->loss_sum));
+    Val norm_ok = build1(b, OP_is_finite, norm), loss_ok = build1(b, OP_is_finite, u->loss_sum);
+    u->ok = build2(b, OP_and, norm_ok, loss_ok);
     return norm;
 }
 
@@ -191,8 +191,7 @@ static Updated build_sgd(Update *u, Val g, int s) {
 static Val build_lerp(Update *u, Val from, Val to, double weight, int s) {
     Builder *b = &u->b;
     Val difference = build2(b, OP_sub, to, from);
-    if (weight < 0.5)
-        return build2(b, OP_add, from, scaled(u, number(u, weight), difference, s));
+    if (weight < 0.5) return build2(b, OP_add, from, scaled(u, number(u, weight), difference, s));
     return build2(b, OP_sub, to, scaled(u, number(u, 1 - weight), difference, s));
 }
 
@@ -211,8 +210,8 @@ static Updated build_adam(Update *u, Val g, int s) {
     Val square = build2(b, OP_mul, scaled(u, number(u, 1 - o->beta2), g, s), g);
     new.state[1] = build2(b, OP_add, scaled(u, number(u, o->beta2), u->state[s][1], s), square);
     Val step = build1(b, OP_neg, build2(b, OP_div, lr, u->host[SCALAR_bias1]));
-    Val root_bias = build1(b, OP_sqrt, u->host[SCALAR_bias2]);
-    Val root = build2(b, OP_div, build1(b, OP_sqrt, new.state[1]), spread(u, root_bias, s));
+    Val root = build1(b, OP_sqrt, new.state[1]);
+    root = build2(b, OP_div, root, spread(u, build1(b, OP_sqrt, u->host[SCALAR_bias2]), s));
     Val below = build2(b, OP_add, root, spread(u, number(u, o->eps), s));
     Val change = build2(b, OP_div, scaled(u, step, new.state[0], s), below);
     new.weight = build2(b, OP_add, w, change);
@@ -224,7 +223,8 @@ static Val keep_unless_ok(Update *u, Val updated, Val old, int s) {
 }
 
 static void update_segment(Update *u, int s, Updated *result) {
-    Val g = build2(&u->b, OP_mul, mean_grad(u, s), spread(u, u->clip, s));
+    Val g = mean_grad(u, s);
+    g = build2(&u->b, OP_mul, g, spread(u, u->clip, s));
     bool sgd = u->mod->train.optimizer.kind == OPTIM_sgd;
     Updated new = sgd ? build_sgd(u, g, s) : build_adam(u, g, s);
     result->weight = keep_unless_ok(u, new.weight, u->weight[s], s);

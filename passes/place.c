@@ -9,9 +9,10 @@
  *
  * Regions: param, grad and state are flat vectors laid out by optim. scalar holds the host's
  * scalars, then loss and count, norm and flag, and the metrics. data holds the staged batch. With
- * one microbatch in flight everything else is scratch, so that what the backward pass has read makes
- * room for what it writes; with more, values that the forward leaves to the backward are in slots,
- * one for each microbatch in flight. Train, eval and update run one after another and share scratch.
+ * one microbatch in flight everything else is scratch, so that what the backward pass has read
+ * makes room for what it writes; with more, values that the forward leaves to the backward are in
+ * slots, one for each microbatch in flight. Train, eval and update run one after another and share
+ * scratch.
  */
 #include "passes/place.h"
 
@@ -30,7 +31,7 @@ enum {
     SCALAR_METRICS = 5 * PLACE_ALIGN, /* sum and count of each */
     FLOAT_BYTES = 4
 };
-_Static_assert(SCALAR_COUNT * FLOAT_BYTES <= PLACE_ALIGN, "host scalars");
+_Static_assert(SCALAR_COUNT *FLOAT_BYTES <= PLACE_ALIGN, "host scalars");
 
 static int64_t aligned(int64_t bytes) {
     return (bytes + PLACE_ALIGN - 1) / PLACE_ALIGN * PLACE_ALIGN;
@@ -57,7 +58,7 @@ static int64_t grad_offset(const Module *m, const Port *port) {
     return (p->use_offset_elems + (port->use - 1) * stride) * FLOAT_BYTES;
 }
 
-static bool fixed_address(const Module *m, const Graph *g, const Port *port, Addr *addr) {
+bool place_fixed_address(const Module *m, const Graph *g, const Port *port, Addr *addr) {
     const Segment *segment = &m->segment[0];
     if (port->role == ROLE_flat_weight || port->role == ROLE_flat_grad ||
         port->role == ROLE_flat_state)
@@ -127,7 +128,10 @@ static void hold_params(const Module *m, Holders *h, Arena *arena) {
     }
 }
 
-static void hold_buffers(const Module *m, const Placed *placed, Holders *h, Arena *arena) {
+static void hold_buffers(const Graph *g, const Placed *placed, Holders *h, Arena *arena) {
+    Holder batch = {.bytes = batch_bytes(g, NULL),
+                    .what = arena_printf(arena, "staged batch of %s", g->name)};
+    if (batch.bytes > 0) vec_push(arena, &h->list, batch);
     for (uint32_t i = 0; i < placed->buffers.list.n; i++) {
         const PlaceBuffer *b = &placed->buffers.list.data[i];
         if (b->region != REGION_slot && b->region != REGION_scratch) continue;
@@ -135,7 +139,7 @@ static void hold_buffers(const Module *m, const Placed *placed, Holders *h, Aren
         const char *name = n->op == OP_kernel ? node_attr(n, ATTR_name)->s : op_name(n->op);
         Holder row = {.bytes = b->bytes,
                       .span = n->span,
-                      .what = arena_printf(arena, "%s, %s", scope_path(m, n->scope), name)};
+                      .what = arena_printf(arena, "%s in %s", name, g->name)};
         vec_push(arena, &h->list, row);
     }
 }
@@ -152,14 +156,15 @@ static bool within_limit(const PassContext *ctx, const Holders *h) {
     int64_t total = 0, limit = ctx->options->memory_limit_bytes;
     for (int i = 0; i < REGION_count; i++) total += m->region_bytes[i];
     if (limit == 0 || total <= limit) return true;
-    DiagRef ref = diag_error(m->diag, E024, (Span){0},
-                             "the plan needs %" PRId64 " bytes, the limit is %" PRId64, total,
-                             limit);
+    DiagRef ref =
+        diag_error(m->diag, E024, (Span){0},
+                   "the plan needs %" PRId64 " bytes, the limit is %" PRId64, total, limit);
     const Holder **row = ARENA_ARRAY(ctx->scratch, const Holder *, h->list.n);
     for (uint32_t i = 0; i < h->list.n; i++) row[i] = &h->list.data[i];
     qsort(row, h->list.n, sizeof *row, by_bytes);
     for (uint32_t i = 0; i < h->list.n && i < LARGEST_SHOWN; i++) {
-        const char *at = row[i]->span.file != 0 ? diag_place(m->diag, row[i]->span, row[i]->span) : "";
+        const char *at =
+            row[i]->span.file != 0 ? diag_place(m->diag, row[i]->span, row[i]->span) : "";
         diag_note(m->diag, ref, "%12" PRId64 " bytes  %s%s%s", row[i]->bytes, row[i]->what,
                   at[0] != '\0' ? " at " : "", at);
     }
@@ -190,15 +195,15 @@ bool pass_place(PassContext *ctx) {
     hold_params(m, &holders, ctx->scratch);
     for (int i = 0; i < m->ngraph; i++) {
         m->graph[i] = place_copies(m->graph[i], ctx->scratch);
-        Placed placed = place_graph(m->graph[i], fixed_address, &options, ctx->scratch);
+        Placed placed = place_graph(m->graph[i], place_fixed_address, &options, ctx->scratch);
         m->region_bytes[REGION_slot] =
             larger(m->region_bytes[REGION_slot], in_flight * placed.slot_bytes);
         m->region_bytes[REGION_scratch] =
             larger(m->region_bytes[REGION_scratch], placed.scratch_bytes);
-        hold_buffers(m, &placed, &holders, ctx->scratch);
+        hold_buffers(m->graph[i], &placed, &holders, ctx->scratch);
     }
     for (int i = 0; i < m->ngraph; i++) {
-        const char *why = place_check(m->graph[i], fixed_address, &options, ctx->scratch);
+        const char *why = place_check(m->graph[i], place_fixed_address, &options, ctx->scratch);
         if (why != NULL) panic_graph(m->graph[i], (Span){0}, "place: %s", why);
     }
     return within_limit(ctx, &holders);

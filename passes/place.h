@@ -60,11 +60,11 @@ Graph *place_copies(const Graph *g, Arena *scratch);
 
 typedef struct PlaceBuffer {
     int64_t bytes;
-    RegionId region;      /* none: to be packed into slot or scratch */
+    RegionId region; /* none: to be packed into slot or scratch */
     int64_t offset_bytes;
-    int begin, end;       /* first and last moment of its life, both included */
+    int begin, end; /* first and last moment of its life, both included */
     bool in_forward, in_backward;
-    const Graph *g;       /* a value that it holds, for messages */
+    const Graph *g; /* a value that it holds, for messages */
     Val shown;
     bool is_plain; /* only kernels' results: no home */
     bool is_slot;
@@ -86,6 +86,9 @@ typedef struct Placed {
 
 /* Fixed address of a graph's port by its role; false when it has none. */
 typedef bool PlaceFixed(const Module *m, const Graph *g, const Port *port, Addr *addr);
+
+/* The addresses that the runtime knows: parameters, gradients, states, scalars, batches. */
+PlaceFixed place_fixed_address;
 
 /* Gives every value of g (after place_copies) an address: fixed ones by `fixed`, the others packed
  * into slot and scratch, from offset 0. */

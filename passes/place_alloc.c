@@ -23,8 +23,8 @@ typedef struct Alloc {
     Placed *placed;
     const PlaceOptions *options;
     Arena *arena;
-    int now;        /* moment */
-    bool backward;  /* of the top graph's node at hand */
+    int now;       /* moment */
+    bool backward; /* of the top graph's node at hand */
 } Alloc;
 
 /* One graph being placed. */
@@ -40,10 +40,8 @@ static PlaceBuffer *buffer_at(Alloc *a, Loc loc) {
 }
 
 static Loc new_buffer(Alloc *a, const Graph *g, Val v) {
-    PlaceBuffer b = {.bytes = type_bytes(g->mod->types, val_type(g, v)),
-                     .begin = -1,
-                     .g = g,
-                     .shown = v};
+    PlaceBuffer b = {
+        .bytes = type_bytes(g->mod->types, val_type(g, v)), .begin = -1, .g = g, .shown = v};
     vec_push(a->arena, &a->placed->buffers.list, b);
     return (Loc){.buffer = (int)a->placed->buffers.list.n};
 }
@@ -57,8 +55,10 @@ static void touch(Alloc *a, Loc loc) {
     PlaceBuffer *b = buffer_at(a, loc);
     if (b->begin < 0) b->begin = a->now;
     b->end = a->now;
-    if (a->backward) b->in_backward = true;
-    else b->in_forward = true;
+    if (a->backward)
+        b->in_backward = true;
+    else
+        b->in_forward = true;
 }
 
 /* ---- homes, backwards ------------------------------------------------------------------- */
@@ -171,8 +171,10 @@ static void place_level(Alloc *a, Level *l, const Loc *home) {
         if (l->g->node[i]->op != OP_reshape) give_results(a, l, i);
     for (int i = 0; i < l->g->nnode; i++) {
         const Node *n = l->g->node[i];
-        if (n->op != OP_reshape) live_through(a, l, n);
-        else l->loc[n->out.id] = l->loc[l->scan.base[n->out.id].id];
+        if (n->op != OP_reshape)
+            live_through(a, l, n);
+        else
+            l->loc[n->out.id] = l->loc[l->scan.base[n->out.id].id];
     }
     for (uint32_t v = 1; v < l->g->nval; v++) write_addr(l, (Val){v});
 }
@@ -213,7 +215,8 @@ Placed place_graph(Graph *g, PlaceFixed *fixed, const PlaceOptions *options, Are
     for (int k = 0; k < g->nout; k++) {
         int x = place_occupant(g, k);
         if (!place_role_is_fixed(g->out_port[k].role)) continue;
-        home[k] = x >= 0 ? l.loc[g->in[x].id] : port_buffer(&a, fixed, g, g->out[k], &g->out_port[k]);
+        home[k] =
+            x >= 0 ? l.loc[g->in[x].id] : port_buffer(&a, fixed, g, g->out[k], &g->out_port[k]);
     }
     place_level(&a, &l, home);
     a.now++;

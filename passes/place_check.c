@@ -18,7 +18,7 @@
 typedef struct Part {
     int64_t at, bytes; /* place in the value */
     int content;
-    int64_t from;      /* place in the content */
+    int64_t from; /* place in the content */
 } Part;
 
 typedef VEC(Part) Parts;
@@ -176,8 +176,8 @@ static bool in_step(const Node *n, int i, int r) {
         if (reads && op_kind(at->op) != KIND_elementwise && at->op != OP_copy) return false;
         bool reduces = op_kind(at->op) == KIND_reduce && at->op != OP_argmax;
         const TypeInfo *made = val_info(b, at->out), *result = val_info(b, b->out[r]);
-        if (reduces && (made->ndim != result->ndim ||
-                        memcmp(made->dim, result->dim, sizeof made->dim) != 0))
+        if (reduces &&
+            (made->ndim != result->ndim || memcmp(made->dim, result->dim, sizeof made->dim) != 0))
             return false;
     }
     return true;
@@ -200,8 +200,7 @@ static void check_aliases(Check *c, const Graph *g, const Node *n) {
             if (!overlap(c, g, y, n->in[i])) continue;
             if (address(c, g, y) == address(c, g, n->in[i]) && in_step(n, i, r)) continue;
             fail(c, arena_printf(c->arena, "%s is written over its operand %s",
-                                 name_of(c, (Content){g, y}),
-                                 name_of(c, (Content){g, n->in[i]})));
+                                 name_of(c, (Content){g, y}), name_of(c, (Content){g, n->in[i]})));
         }
     }
 }
@@ -244,8 +243,10 @@ static void run_iteration(Check *c, Loop *l, int64_t i, int depth) {
     replay(c, body, value, depth + 1, false);
     for (int r = 0; r < l->n->nout; r++) {
         Parts made = value[body->out[r].id];
-        if (r < l->ncarry) l->in[r] = l->out[r] = made;
-        else put_parts(c, &l->out[r], i * slice_bytes(l, node_out(l->n, r)), &made);
+        if (r < l->ncarry)
+            l->in[r] = l->out[r] = made;
+        else
+            put_parts(c, &l->out[r], i * slice_bytes(l, node_out(l->n, r)), &made);
     }
     c->iter[depth] = 0;
 }

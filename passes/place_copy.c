@@ -1,9 +1,9 @@
 /* place_copy.c - copies where a value cannot be where it must end up.
  *
  * A value has a home when it is an output with an address of its own, the next value of what a
- * repeat carries, a slice of what it stacks, or the first value that a repeat carries. Its maker can
- * write there at once unless the value has two homes, is a graph input, or would overwrite an old
- * value (the occupant: the input with the same home) that is still to be read. Then one kernel
+ * repeat carries, a slice of what it stacks, or the first value that a repeat carries. Its maker
+ * can write there at once unless the value has two homes, is a graph input, or would overwrite an
+ * old value (the occupant: the input with the same home) that is still to be read. Then one kernel
  * copies it, right after both the value is made and the occupant was read for the last time.
  */
 #include "passes/place.h"
@@ -208,8 +208,10 @@ static Graph *copy_graph(const Graph *g, const int *occupant, const bool *is_hom
     copy_outputs_after(&c, -1, out);
     for (int i = 0; i < g->nnode; i++) {
         const Node *n = g->node[i];
-        if (n->op == OP_repeat) copy_repeat(&c, i);
-        else graph_copy_node(c.to, g, n, &c.map, NULL);
+        if (n->op == OP_repeat)
+            copy_repeat(&c, i);
+        else
+            graph_copy_node(c.to, g, n, &c.map, NULL);
         copy_outputs_after(&c, i, out);
     }
     for (int k = 0; k < g->nout; k++)

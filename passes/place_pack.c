@@ -71,9 +71,12 @@ void place_pack(Placed *placed, const PlaceOptions *options, Arena *arena) {
         PlaceBuffer *b = &placed->buffers.list.data[i];
         if (b->region != REGION_none) continue;
         b->is_slot = options->slots && b->in_forward && b->in_backward;
-        if (b->is_slot) slot[nslot++] = b;
-        else scratch[nscratch++] = b;
+        if (b->is_slot)
+            slot[nslot++] = b;
+        else
+            scratch[nscratch++] = b;
     }
     placed->slot_bytes = pack_region(slot, nslot, REGION_slot, options->no_reuse, arena);
-    placed->scratch_bytes = pack_region(scratch, nscratch, REGION_scratch, options->no_reuse, arena);
+    placed->scratch_bytes =
+        pack_region(scratch, nscratch, REGION_scratch, options->no_reuse, arena);
 }

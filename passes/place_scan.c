@@ -35,8 +35,8 @@ bool place_is_workspace(const Graph *g, Val v) {
 static bool read_elementwise(const Graph *body, Val x) {
     for (int i = 0; i < body->nnode; i++)
         for (int k = 0; k < body->node[i]->nin; k++)
-            if (body->node[i]->in[k].id == x.id &&
-                op_kind(body->node[i]->op) != KIND_elementwise && body->node[i]->op != OP_copy)
+            if (body->node[i]->in[k].id == x.id && op_kind(body->node[i]->op) != KIND_elementwise &&
+                body->node[i]->op != OP_copy)
                 return false;
     for (int k = 0; k < body->nout; k++)
         if (body->out[k].id == x.id) return false;

@@ -218,8 +218,7 @@ static const char *prove_gradients(Arena *arena, const Module *m, const Graph *g
         for (int use = 0; use < m->param[i].uses; use++)
             if (count_outputs(g, ROLE_grad, i, use) != 1)
                 return arena_printf(arena, "%s: use %d of parameter '%s' has %d gradients", g->name,
-                                    use, m->param[i].name,
-                                    count_outputs(g, ROLE_grad, i, use));
+                                    use, m->param[i].name, count_outputs(g, ROLE_grad, i, use));
     return NULL;
 }
 

@@ -24,10 +24,7 @@ typedef struct Row {
 } Row;
 
 static void emit(Row *row, TaskKind kind, int microbatch) {
-    Task t = {.kind = kind,
-              .chunk = row->rank,
-              .microbatch = microbatch,
-              .first = microbatch == 0};
+    Task t = {.kind = kind, .chunk = row->rank, .microbatch = microbatch, .first = microbatch == 0};
     vec_push(row->arena, &row->tasks, t);
 }
 
@@ -78,17 +75,15 @@ Table *schedule_make(Arena *arena, const char *pipeline, int p, int n) {
 }
 
 const char *schedule_row(Arena *arena, const RankTasks *rank) {
-    static const char letter[] = {[TASK_forward] = 'F',
-                                  [TASK_backward] = 'B',
-                                  [TASK_input] = 'I',
-                                  [TASK_weight] = 'W'};
+    static const char letter[] = {
+        [TASK_forward] = 'F', [TASK_backward] = 'B', [TASK_input] = 'I', [TASK_weight] = 'W'};
     char *text = arena_alloc(arena, (size_t)rank->ntask * 32 + 1);
     size_t used = 0;
     for (int i = 0; i < rank->ntask; i++) {
         const Task *t = &rank->task[i];
         if (t->kind == TASK_update) continue;
-        used += (size_t)snprintf(text + used, 32, "%s%c%d_%d", used > 0 ? " " : "",
-                                 letter[t->kind], t->microbatch, t->local);
+        used += (size_t)snprintf(text + used, 32, "%s%c%d_%d", used > 0 ? " " : "", letter[t->kind],
+                                 t->microbatch, t->local);
     }
     return text;
 }
@@ -128,6 +123,17 @@ static const char *summarize(const Module *m, const Table *t, const Proof *proof
                         with_commas(a, count_logical_elems(m)), m->nparam);
 }
 
+/* One rank runs with one set of activations; a schedule that keeps more is refused. */
+static bool check_in_flight(Module *m, const Table *t) {
+    if (t->ranks > 1 || t->peak_in_flight == 1) return true;
+    DiagRef ref = diag_error(m->diag, E020, (Span){0},
+                             "pipeline '%s' on one rank keeps %d microbatches in flight, this "
+                             "version keeps one",
+                             t->pipeline, t->peak_in_flight);
+    diag_hint(m->diag, ref, "parallel.pipeline = \"1f1b\" gives the same results");
+    return false;
+}
+
 bool pass_schedule(PassContext *ctx) {
     Module *m = ctx->mod;
     const char *pipeline = m->parallel.pipeline != NULL ? m->parallel.pipeline : "1f1b";
@@ -146,5 +152,5 @@ bool pass_schedule(PassContext *ctx) {
     t->peak_in_flight = proof.peak_first;
     t->summary = summarize(m, t, &proof);
     ctx->table = t;
-    return true;
+    return check_in_flight(m, t);
 }

@@ -21,11 +21,11 @@ typedef struct ProveCosts {
 } ProveCosts;
 
 typedef struct Proof {
-    int nodes, edges;       /* of the happens-before graph: tasks and messages */
-    double makespan;        /* of one step without the update, under the costs */
-    double bubble;          /* idle share of all ranks until then */
-    int *peak;              /* most forwards without their backward, per rank */
-    int peak_first;         /* the same on rank 0 */
+    int nodes, edges; /* of the happens-before graph: tasks and messages */
+    double makespan;  /* of one step without the update, under the costs */
+    double bubble;    /* idle share of all ranks until then */
+    int *peak;        /* most forwards without their backward, per rank */
+    int peak_first;   /* the same on rank 0 */
 } Proof;
 
 /* Checks the table: each (chunk, microbatch) has exactly one forward and one backward (or one input

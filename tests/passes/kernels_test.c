@@ -37,7 +37,6 @@ static void choose_settings(Module *m, uint64_t seed) {
                                      .beta2 = 0.95,
                                      .eps = 1e-8,
                                      .nesterov = seed % 4 == 0};
-    m->parallel.pipeline = seed % 5 == 0 ? "gpipe" : "1f1b";
     for (int i = 0; i < m->nparam; i++) m->param[i].decay = (seed + (uint64_t)i) % 2 == 0;
 }
 
@@ -113,8 +112,8 @@ static const char *broken_rule(const Node *kernel) {
             for (int k = 0; k < n->nin; k++)
                 if (val_node(b, n->in[k]) != NULL) return "an anchor reads a computed operand";
         } else if (op_kind(n->op) == KIND_reduce) {
-            if (reduce != NULL && (!same_dims(b, n->in[0], reduce->in[0]) ||
-                                   !same_dims(b, n->out, reduce->out)))
+            if (reduce != NULL &&
+                (!same_dims(b, n->in[0], reduce->in[0]) || !same_dims(b, n->out, reduce->out)))
                 return "reductions of different shapes";
             reduce = n;
         } else if (op_kind(n->op) == KIND_region || op_kind(n->op) == KIND_composite) {
@@ -182,6 +181,7 @@ static int check_seed(uint64_t seed, bool no_fuse, bool no_reuse) {
     int kernels = 0;
     for (int i = 0; i < c.m->ngraph; i++) kernels += expect_kernels(c.m->graph[i], seed);
     run_pass(&c, pass_schedule, &ctx, seed);
+    if (seed % 5 == 0) ctx.table->peak_in_flight = 3; /* as on a first rank: slots */
     run_pass(&c, pass_place, &ctx, seed);
     Results placed = run_all(&c);
     expect_same_bits(&c, &was, &placed, seed, "place");

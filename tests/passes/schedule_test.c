@@ -31,9 +31,9 @@ static void test_exact_rows(void **state) {
             "F0_0 F1_0 F2_0 B0_0 F3_0 B1_0 F4_0 B2_0 F5_0 B3_0 F6_0 B4_0 F7_0 B5_0 B6_0 B7_0",
             "F0_0 F1_0 B0_0 F2_0 B1_0 F3_0 B2_0 F4_0 B3_0 F5_0 B4_0 F6_0 B5_0 F7_0 B6_0 B7_0",
             "F0_0 B0_0 F1_0 B1_0 F2_0 B2_0 F3_0 B3_0 F4_0 B4_0 F5_0 B5_0 F6_0 B6_0 F7_0 B7_0"});
-    expect_rows("gpipe", 2, 3,
-                (const char *const[]){"F0_0 F1_0 F2_0 B0_0 B1_0 B2_0",
-                                      "F0_0 F1_0 F2_0 B0_0 B1_0 B2_0"});
+    expect_rows(
+        "gpipe", 2, 3,
+        (const char *const[]){"F0_0 F1_0 F2_0 B0_0 B1_0 B2_0", "F0_0 F1_0 F2_0 B0_0 B1_0 B2_0"});
     expect_rows("1f1b", 1, 2, (const char *const[]){"F0_0 B0_0 F1_0 B1_0"});
 }
 
@@ -128,8 +128,10 @@ static void test_broken_tables(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exact_rows),       cmocka_unit_test(test_closed_forms),
-        cmocka_unit_test(test_costs_move_the_bubble), cmocka_unit_test(test_unknown_pipeline),
+        cmocka_unit_test(test_exact_rows),
+        cmocka_unit_test(test_closed_forms),
+        cmocka_unit_test(test_costs_move_the_bubble),
+        cmocka_unit_test(test_unknown_pipeline),
         cmocka_unit_test(test_broken_tables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
