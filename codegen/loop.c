@@ -206,6 +206,16 @@ LoopVal loop_op2(LoopKernel *k, Op op, LoopVal a, LoopVal b) {
     return loop_op(k, op, loop_val_info(k, a)->dtype, 2, arg);
 }
 
+LoopVal loop_fold(LoopKernel *k, Op op, LoopBuf b, int lanes) {
+    LOOP_ASSERT(op_expr(op) && lanes >= 1 && (lanes & (lanes - 1)) == 0);
+    LoopStmt *s = stmt_add(k, LOOP_STMT_fold);
+    s->op = op;
+    s->buf = b;
+    s->index = loop_idx(k, 0);
+    s->low = lanes;
+    return result_new(k, s, loop_buf_info(k, b)->dtype, 1);
+}
+
 LoopVal loop_fma(LoopKernel *k, LoopVal a, LoopVal b, LoopVal c) {
     LoopStmt *s = stmt_add(k, LOOP_STMT_fma);
     s->nargs = 3;

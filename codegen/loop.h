@@ -116,6 +116,7 @@ typedef enum LoopStmtKind {
     LOOP_STMT_splat,    /* result (vector) = arg[0] in every lane */
     LOOP_STMT_load,     /* result = buf[index], or `number` where arg[0] (when given) is false */
     LOOP_STMT_store,    /* buf[index] = arg[0], only where arg[1] (when given) is true */
+    LOOP_STMT_fold,     /* result = buf[0] after folding buf[0 .. low) by halves with op */
     LOOP_STMT_random,   /* result (f32 in [0, 1)) = element `index` of `stream` */
     LOOP_STMT_gemm,     /* gemm */
     LOOP_STMT_transpose /* transpose */
@@ -239,6 +240,9 @@ LoopVal loop_range(LoopKernel *k, LoopIdx index, int64_t low, int64_t high);
  * vectors give a vector (add, sub, mul, div, neg, and reduce_sum only). */
 LoopVal loop_op(LoopKernel *k, Op op, Dtype dtype, int nargs, const LoopVal *arg);
 LoopVal loop_op2(LoopKernel *k, Op op, LoopVal a, LoopVal b); /* dtype of a */
+/* Combines b[0 .. lanes), lanes a power of two, by halves: b[l] with b[l + lanes / 2], and so on;
+ * the buffer is used up. */
+LoopVal loop_fold(LoopKernel *k, Op op, LoopBuf b, int lanes);
 LoopVal loop_fma(LoopKernel *k, LoopVal a, LoopVal b, LoopVal c);
 LoopVal loop_splat(LoopKernel *k, LoopVal a);
 LoopVal loop_load(LoopKernel *k, LoopBuf b, LoopIdx at);

@@ -53,17 +53,6 @@ void reduce_clear(const Reduce *r, const Node *red, LoopBuf buf, int64_t n) {
     loop_close(r->k);
 }
 
-LoopVal reduce_halve(const Reduce *r, const Node *red, LoopBuf buf, int lanes) {
-    LoopKernel *k = r->k;
-    for (int half = lanes / 2; half >= 1; half /= 2) {
-        LoopIdx l = loop_idx_axis(k, loop_open(k, LOOP_vector, half, LOOP_NO_BOUND));
-        LoopVal a = loop_load(k, buf, l), b = loop_load(k, buf, loop_idx_plus(k, l, half));
-        loop_store(k, buf, l, reduce_combine(r, red, a, b));
-        loop_close(k);
-    }
-    return loop_load(k, buf, loop_idx(k, 0));
-}
-
 static void find_levels(Reduce *r) {
     const Graph *body = r->b->body;
     r->level = ARENA_ARRAY(r->b->ctx->arena, int, body->nval + 1);

@@ -32,8 +32,6 @@ void reduce_result_index(const Reduce *r, LoopIdx flat, LoopIdx *index);
 /* Offset in the domain of place number `flat` of some groups, its parts named. */
 LoopIdx reduce_place(const Reduce *r, const SplitAxes *groups, LoopIdx flat);
 
-/* Adds buf[0 .. lanes) by halves; the sum as a value. */
-LoopVal reduce_halve(const Reduce *r, const Node *red, LoopBuf buf, int lanes);
 /* A loop that sets buf[0 .. n) to the reduction's first value. */
 void reduce_clear(const Reduce *r, const Node *red, LoopBuf buf, int64_t n);
 

@@ -126,66 +126,30 @@ static void add_lanes(Row *w, LoopIdx at, int64_t n, const LoopBuf *part, LoopVa
     loop_close(r->k);
 }
 
-static void long_item(Row *w, LoopIdx begin, int64_t n, int lanes, LoopVal *v) {
-    Reduce *r = w->r;
-    LoopKernel *k = r->k;
-    LoopBuf *part = ARENA_ARRAY(r->b->ctx->arena, LoopBuf, r->n);
-    declare(w, part, "part", lanes);
-    for (int i = 0; i < r->n; i++)
-        if (part[i].id) reduce_clear(r, r->red[i], part[i], lanes);
-    LoopIdx group = loop_idx_axis(k, loop_open(k, LOOP_reduce, n / lanes, LOOP_NO_BOUND));
-    add_lanes(w, loop_idx_add(k, begin, loop_idx_scale(k, group, lanes)), lanes, part, v);
-    loop_close(k);
-    if (n % lanes) add_lanes(w, loop_idx_plus(k, begin, n - n % lanes), n % lanes, part, v);
-    for (int i = 0; i < r->n; i++)
-        if (part[i].id) v[i] = reduce_halve(r, r->red[i], part[i], lanes);
-}
-
-/* Few elements: computed side by side, added one after another. */
-static void short_item(Row *w, LoopIdx begin, int64_t n, LoopVal *v) {
-    Reduce *r = w->r;
-    LoopKernel *k = r->k;
-    LoopBuf *item = ARENA_ARRAY(r->b->ctx->arena, LoopBuf, r->n);
-    declare(w, item, "item", n);
-    LoopIdx l = loop_idx_axis(k, loop_open(k, LOOP_vector, n, LOOP_NO_BOUND));
-    operands(w, loop_idx_add(k, begin, l), v);
-    for (int i = 0; i < r->n; i++)
-        if (item[i].id) loop_store(k, item[i], l, v[i]);
-    loop_close(k);
-    for (int i = 0; i < r->n; i++) {
-        if (!item[i].id) continue;
-        LoopIdx zero = loop_idx(k, 0);
-        LoopBuf acc = loop_reg(k, "acc", reduce_dtype(r, r->red[i]), 1, 1);
-        loop_store(k, acc, zero,
-                   loop_const(k, reduce_dtype(r, r->red[i]), reduce_first(r, r->red[i])));
-        LoopIdx j = loop_idx_axis(k, loop_open(k, LOOP_reduce, n, LOOP_NO_BOUND));
-        LoopVal x = loop_load(k, item[i], j);
-        loop_store(k, acc, zero, reduce_combine(r, r->red[i], loop_load(k, acc, zero), x));
+/* The n places from `begin` on of the open run. */
+static void add_run(Row *w, LoopIdx begin, int64_t n, const LoopBuf *part, LoopVal *v) {
+    LoopKernel *k = w->r->k;
+    int64_t lanes = w->r->split.lanes, groups = n / lanes;
+    if (groups > 0) {
+        LoopIdx group = loop_idx_axis(k, loop_open(k, LOOP_reduce, groups, LOOP_NO_BOUND));
+        add_lanes(w, loop_idx_add(k, begin, loop_idx_scale(k, group, lanes)), lanes, part, v);
         loop_close(k);
-        v[i] = loop_load(k, acc, zero);
     }
+    if (n % lanes) add_lanes(w, loop_idx_plus(k, begin, groups * lanes), n % lanes, part, v);
 }
 
-static void sum_item(Row *w, LoopIdx begin, int64_t n, LoopVal *v) {
-    int lanes = split_lanes(n);
-    if (lanes > 1)
-        long_item(w, begin, n, lanes, v);
-    else
-        short_item(w, begin, n, v);
-}
-
-/* --- one result --- */
-
-/* Item number `item` into lane item % item_lanes. */
-static void add_item(Row *w, LoopIdx item, LoopIdx begin, int64_t n, const LoopBuf *all,
-                     LoopVal *v) {
+static LoopBuf *clear_new(Row *w, const char *name, int lanes) {
     Reduce *r = w->r;
-    sum_item(w, begin, n, v);
-    LoopIdx lane = loop_idx_mod(r->k, item, r->split.item_lanes);
+    LoopBuf *buf = ARENA_ARRAY(r->b->ctx->arena, LoopBuf, r->n);
+    declare(w, buf, name, lanes);
     for (int i = 0; i < r->n; i++)
-        if (all[i].id)
-            loop_store(r->k, all[i], lane,
-                       reduce_combine(r, r->red[i], loop_load(r->k, all[i], lane), v[i]));
+        if (buf[i].id) reduce_clear(r, r->red[i], buf[i], lanes);
+    return buf;
+}
+
+static void fold(Row *w, const LoopBuf *buf, int lanes, LoopVal *v) {
+    for (int i = 0; i < w->r->n; i++)
+        if (buf[i].id) v[i] = loop_fold(w->r->k, w->r->red[i]->op, buf[i], lanes);
 }
 
 static int64_t outer_places(const Reduce *r) {
@@ -194,39 +158,86 @@ static int64_t outer_places(const Reduce *r) {
     return n;
 }
 
-static void sum_items(Row *w, LoopVal *v) {
+/* A block of n places of run number `outer`, from `begin` on. */
+static void sum_block(Row *w, LoopIdx outer, LoopIdx begin, int64_t n, LoopVal *v) {
+    Reduce *r = w->r;
+    LoopBuf *part = clear_new(w, "part", r->split.lanes);
+    w->outer_at = reduce_place(r, &r->split.reduced, outer);
+    add_run(w, begin, n, part, v);
+    fold(w, part, r->split.lanes, v);
+}
+
+/* Item number `item` of whole runs. */
+static void sum_runs(Row *w, LoopIdx item, LoopVal *v) {
+    Reduce *r = w->r;
+    LoopKernel *k = r->k;
+    int64_t count = outer_places(r), group = r->split.group;
+    LoopBuf *part = clear_new(w, "part", r->split.lanes);
+    LoopIdx begin = {0}, bound = LOOP_NO_BOUND;
+    if (count > group) {
+        begin = loop_idx_scale(k, item, group);
+        bound = loop_idx_plus(k, begin, group);
+    }
+    LoopIdx outer = loop_idx_axis(k, loop_open_range(k, LOOP_reduce, count, begin, bound));
+    w->outer_at = reduce_place(r, &r->split.reduced, outer);
+    add_run(w, loop_idx(k, 0), r->split.run, part, v);
+    loop_close(k);
+    fold(w, part, r->split.lanes, v);
+}
+
+/* --- one result --- */
+
+/* An item's sums into lane item % item_lanes. */
+static void add_item(Row *w, LoopIdx item, const LoopBuf *all, const LoopVal *v) {
+    Reduce *r = w->r;
+    LoopIdx lane = loop_idx_mod(r->k, item, r->split.item_lanes);
+    for (int i = 0; i < r->n; i++)
+        if (all[i].id)
+            loop_store(r->k, all[i], lane,
+                       reduce_combine(r, r->red[i], loop_load(r->k, all[i], lane), v[i]));
+}
+
+static void sum_blocks(Row *w, const LoopBuf *all, LoopVal *v) {
     Reduce *r = w->r;
     LoopKernel *k = r->k;
     const ReduceSplit *s = &r->split;
     int64_t full = s->run / s->block, rest = s->run % s->block;
-    LoopBuf *all = ARENA_ARRAY(r->b->ctx->arena, LoopBuf, r->n);
-    declare(w, all, "all", s->item_lanes);
-    for (int i = 0; i < r->n; i++)
-        if (all[i].id) reduce_clear(r, r->red[i], all[i], s->item_lanes);
     LoopIdx outer = loop_idx_axis(k, loop_open(k, LOOP_reduce, outer_places(r), LOOP_NO_BOUND));
-    w->outer_at = reduce_place(r, &s->reduced, outer);
     LoopIdx first = loop_idx_scale(k, outer, s->blocks);
-    if (full > 0) {
-        LoopIdx block = loop_idx_axis(k, loop_open(k, LOOP_reduce, full, LOOP_NO_BOUND));
-        add_item(w, loop_idx_add(k, first, block), loop_idx_scale(k, block, s->block), s->block,
-                 all, v);
+    LoopIdx block = loop_idx_axis(k, loop_open(k, LOOP_reduce, full, LOOP_NO_BOUND));
+    sum_block(w, outer, loop_idx_scale(k, block, s->block), s->block, v);
+    add_item(w, loop_idx_add(k, first, block), all, v);
+    loop_close(k);
+    if (rest > 0) {
+        sum_block(w, outer, loop_idx(k, full * s->block), rest, v);
+        add_item(w, loop_idx_plus(k, first, full), all, v);
+    }
+    loop_close(k);
+}
+
+static void sum_items(Row *w, LoopVal *v) {
+    Reduce *r = w->r;
+    LoopKernel *k = r->k;
+    LoopBuf *all = clear_new(w, "all", r->split.item_lanes);
+    if (r->split.blocks > 1) {
+        sum_blocks(w, all, v);
+    } else {
+        LoopIdx item = loop_idx_axis(k, loop_open(k, LOOP_reduce, r->split.items, LOOP_NO_BOUND));
+        sum_runs(w, item, v);
+        add_item(w, item, all, v);
         loop_close(k);
     }
-    if (rest > 0)
-        add_item(w, loop_idx_plus(k, first, full), loop_idx(k, full * s->block), rest, all, v);
-    loop_close(k);
-    w->outer_at = loop_idx(k, 0);
-    for (int i = 0; i < r->n; i++)
-        if (all[i].id) v[i] = reduce_halve(r, r->red[i], all[i], s->item_lanes);
+    fold(w, all, r->split.item_lanes, v);
 }
 
 static void reduce_level(Row *w) {
     Reduce *r = w->r;
     LoopVal *v = ARENA_ARRAY(r->b->ctx->arena, LoopVal, r->n);
     if (r->split.items == 1)
-        sum_item(w, loop_idx(r->k, 0), r->split.run, v);
+        sum_runs(w, loop_idx(r->k, 0), v);
     else if (r->split.items > 1)
         sum_items(w, v);
+    w->outer_at = loop_idx(r->k, 0);
     for (int i = 0; i < r->n; i++) {
         if (r->level[r->red[i]->out.id] != w->loop) continue;
         if (r->split.items == 0)
@@ -286,22 +297,43 @@ static LoopIdx work_at(const Reduce *r, int reduction, LoopIdx item) {
     return loop_idx_plus(r->k, at, reduction * r->split.items * r->split.results);
 }
 
-/* Items of n places, `count` a run, from block `first_block` of each run on, into the workspace. */
-static void rows_first_stage(Reduce *r, int64_t first_block, int64_t count, int64_t n) {
-    LoopKernel *k = r->k;
-    int64_t grid[3] = {r->split.results, outer_places(r), count};
-    LoopIdx at[3];
-    Row w = {.r = r, .loop = 1, .levels = 1};
-    LoopVal *v = ARENA_ARRAY(r->b->ctx->arena, LoopVal, r->n);
-    lower_open_grid(k, 3, grid, at);
+static void store_work(Reduce *r, LoopIdx item, const LoopVal *v) {
+    for (int i = 0; i < r->n; i++) loop_store(r->k, r->b->workspace, work_at(r, i, item), v[i]);
+    loop_close(r->k);
+}
+
+static void open_stage(Reduce *r, int n, const int64_t *grid, LoopIdx *at) {
+    lower_open_grid(r->k, n, grid, at);
     r->kept_flat = at[0];
     r->kept_at = reduce_place(r, &r->split.kept, at[0]);
-    w.outer_at = reduce_place(r, &r->split.reduced, at[1]);
-    LoopIdx block = loop_idx_plus(k, at[2], first_block);
-    sum_item(&w, loop_idx_scale(k, block, r->split.block), n, v);
-    LoopIdx item = loop_idx_add(k, loop_idx_scale(k, at[1], r->split.blocks), block);
-    for (int i = 0; i < r->n; i++) loop_store(k, r->b->workspace, work_at(r, i, item), v[i]);
-    loop_close(k);
+}
+
+/* Blocks of n places, `count` a run, from block `first` of each run on, into the workspace. */
+static void store_blocks(Row *w, int64_t first, int64_t count, int64_t n, LoopVal *v) {
+    Reduce *r = w->r;
+    int64_t grid[3] = {r->split.results, outer_places(r), count};
+    LoopIdx at[3];
+    open_stage(r, 3, grid, at);
+    LoopIdx block = loop_idx_plus(r->k, at[2], first);
+    sum_block(w, at[1], loop_idx_scale(r->k, block, r->split.block), n, v);
+    store_work(r, loop_idx_add(r->k, loop_idx_scale(r->k, at[1], r->split.blocks), block), v);
+}
+
+static void rows_first_stage(Reduce *r) {
+    const ReduceSplit *s = &r->split;
+    Row w = {.r = r, .loop = 1, .levels = 1};
+    LoopVal *v = ARENA_ARRAY(r->b->ctx->arena, LoopVal, r->n);
+    if (s->blocks == 1) {
+        int64_t grid[2] = {s->results, s->items};
+        LoopIdx at[2];
+        open_stage(r, 2, grid, at);
+        sum_runs(&w, at[1], v);
+        store_work(r, at[1], v);
+        return;
+    }
+    int64_t full = s->run / s->block, rest = s->run % s->block;
+    store_blocks(&w, 0, full, s->block, v);
+    if (rest > 0) store_blocks(&w, full, 1, rest, v);
 }
 
 /* Lanes [0, n) of buf take in the items from `item` on. */
@@ -322,24 +354,23 @@ static void rows_second_stage(Reduce *r) {
     for (int i = 0; i < r->n; i++) {
         LoopBuf all = loop_local(k, "all", DT_f32, s->item_lanes);
         reduce_clear(r, r->red[i], all, s->item_lanes);
-        LoopIdx group = loop_idx_axis(k, loop_open(k, LOOP_reduce, groups, LOOP_NO_BOUND));
-        add_items(r, i, all, loop_idx_scale(k, group, s->item_lanes), s->item_lanes);
-        loop_close(k);
+        if (groups > 0) {
+            LoopIdx group = loop_idx_axis(k, loop_open(k, LOOP_reduce, groups, LOOP_NO_BOUND));
+            add_items(r, i, all, loop_idx_scale(k, group, s->item_lanes), s->item_lanes);
+            loop_close(k);
+        }
         if (rest > 0) add_items(r, i, all, loop_idx(k, groups * s->item_lanes), rest);
-        lower_body_bind(r->b, r->red[i]->out, reduce_halve(r, r->red[i], all, s->item_lanes));
+        lower_body_bind(r->b, r->red[i]->out, loop_fold(k, r->red[i]->op, all, s->item_lanes));
     }
     store_results(&w);
     loop_close(k);
 }
 
 void lower_rows(Reduce *r) {
-    const ReduceSplit *s = &r->split;
-    if (!s->apart) {
+    if (!r->split.apart) {
         rows_whole(r);
         return;
     }
-    int64_t full = s->run / s->block, rest = s->run % s->block;
-    if (full > 0) rows_first_stage(r, 0, full, s->block);
-    if (rest > 0) rows_first_stage(r, full, 1, rest);
+    rows_first_stage(r);
     rows_second_stage(r);
 }

@@ -171,13 +171,14 @@ static void print_access(Printer *p, LoopBuf b, LoopIdx index) {
 /* --- operations --- */
 
 /* The row's expression with a, b, c replaced; over integers the vocabulary gets the suffix I and
- * quotients go through double, so that no quotient traps. `lane` is "" or "[l]". */
+ * quotients go through double, so that no quotient traps. `lane` is "" or "[l]",
+ * or NULL to leave a, b, c as they are. */
 static void print_expr(Printer *p, const LoopStmt *s, bool integer, const char *lane) {
     for (const char *c = op_expr(s->op); *c;) {
         if (isalpha((unsigned char)*c)) {
             size_t n = 1;
             while (isalnum((unsigned char)c[n]) || c[n] == '_') n++;
-            if (n == 1 && *c >= 'a' && *c <= 'c')
+            if (n == 1 && *c >= 'a' && *c <= 'c' && lane)
                 fprintf(p->out, "t%" PRIu32 "%s", s->arg[*c - 'a'].id, lane);
             else
                 fprintf(p->out, "%.*s%s", (int)n, c, integer && c[n] == '(' ? "I" : "");
@@ -227,6 +228,20 @@ static void print_op(Printer *p, const LoopStmt *s) {
         begin(p, s);
         print_expr(p, s, integer, "");
     }
+    fputs(";\n", p->out);
+}
+
+static void print_fold(Printer *p, const LoopStmt *s) {
+    const LoopBufInfo *b = loop_buf_info(p->k, s->buf);
+    if (s->low > 1) {
+        line(p);
+        fprintf(p->out, "INF_FOLD(%s%" PRIu32 ", %" PRId64 ", %s, ", b->name, s->buf.id, s->low,
+                is_integer(b->dtype) ? "int32_t" : "float");
+        print_expr(p, s, is_integer(b->dtype), NULL);
+        fputs(")\n", p->out);
+    }
+    begin(p, s);
+    print_access(p, s->buf, s->index);
     fputs(";\n", p->out);
 }
 
@@ -455,21 +470,14 @@ static void print_splat(Printer *p, const LoopStmt *s) {
 typedef void PrintStmt(Printer *p, const LoopStmt *s);
 
 static PrintStmt *const print_stmt[] = {
-    [LOOP_STMT_loop] = print_loop,
-    [LOOP_STMT_if] = print_if,
-    [LOOP_STMT_let] = print_let,
-    [LOOP_STMT_buf] = print_buf,
-    [LOOP_STMT_const] = print_const,
-    [LOOP_STMT_index] = print_index_value,
-    [LOOP_STMT_range] = print_range,
-    [LOOP_STMT_op] = print_op,
-    [LOOP_STMT_fma] = print_fma,
-    [LOOP_STMT_splat] = print_splat,
-    [LOOP_STMT_load] = print_load,
-    [LOOP_STMT_store] = print_store,
-    [LOOP_STMT_random] = print_random,
-    [LOOP_STMT_gemm] = print_gemm,
-    [LOOP_STMT_transpose] = print_transpose,
+    [LOOP_STMT_loop] = print_loop,     [LOOP_STMT_if] = print_if,
+    [LOOP_STMT_let] = print_let,       [LOOP_STMT_buf] = print_buf,
+    [LOOP_STMT_const] = print_const,   [LOOP_STMT_index] = print_index_value,
+    [LOOP_STMT_range] = print_range,   [LOOP_STMT_op] = print_op,
+    [LOOP_STMT_fma] = print_fma,       [LOOP_STMT_splat] = print_splat,
+    [LOOP_STMT_load] = print_load,     [LOOP_STMT_store] = print_store,
+    [LOOP_STMT_random] = print_random, [LOOP_STMT_fold] = print_fold,
+    [LOOP_STMT_gemm] = print_gemm,     [LOOP_STMT_transpose] = print_transpose,
 };
 
 static void print_block(Printer *p, const LoopBlock *block) {

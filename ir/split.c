@@ -48,11 +48,10 @@ static int64_t product(const SplitAxes *a) {
     return p;
 }
 
-int split_lanes(int64_t n) { return n >= LANES_MAX ? LANES_MAX : n >= 16 ? 16 : 1; }
-
-static int item_lanes(int64_t items) {
+/* The power of two that holds n, at most LANES_MAX. */
+static int lanes_for(int64_t n) {
     int lanes = 1;
-    while (lanes < items && lanes < LANES_MAX) lanes *= 2;
+    while (lanes < n && lanes < LANES_MAX) lanes *= 2;
     return lanes;
 }
 
@@ -83,7 +82,8 @@ ReduceSplit split_reduce(const Graph *body, const Node *reduce) {
     if (s.inner) {
         s.block = RUN_BLOCK;
         s.blocks = ceil_div(s.run, RUN_BLOCK);
-        s.items = s.blocks * outer;
+        s.group = s.run > 0 && s.run < RUN_BLOCK ? RUN_BLOCK / s.run : 1;
+        s.items = s.blocks * ceil_div(outer, s.group);
         s.results = units = kept;
     } else {
         s.block = COLUMN_BLOCK;
@@ -92,7 +92,8 @@ ReduceSplit split_reduce(const Graph *body, const Node *reduce) {
         s.tile = s.run < COLUMN_TILE ? s.run : COLUMN_TILE;
         units = s.tile ? kept * ceil_div(s.run, s.tile) : 0;
     }
-    s.item_lanes = item_lanes(s.items);
+    s.lanes = lanes_for(s.run);
+    s.item_lanes = lanes_for(s.items);
     s.apart = s.items > 1 && units < APART_UNITS_MAX && is_flat(body, reduce) &&
               kept * s.run * outer >= APART_ELEMS_MIN;
     return s;

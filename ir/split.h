@@ -25,8 +25,9 @@ SplitBlocks split_blocks(int64_t extent, int64_t most);
  *
  * The domain's axes are merged into alternating groups of kept and reduced axes; the innermost group
  * is the run. A reduction is cut into items, numbered by reduced place:
- *   inner  the run is reduced: an item is up to `block` neighbours of it, summed in split_lanes()
- *          lanes (element i in lane i % lanes), which are added by halves: lane l and l + lanes / 2, ..
+ *   inner  the run is reduced: an item is up to `block` neighbours of it, or, when the run is short,
+ *          `group` whole runs; element i of a run goes to lane i % lanes, and the lanes are added by
+ *          halves at the end: lane l and lane l + lanes / 2, and so on
  *   else   the run is kept, columns are summed: an item is up to `block` reduced places in order
  * Items are put together in item_lanes lanes the same way (columns: in order, one lane). */
 typedef struct SplitAxes {
@@ -39,15 +40,15 @@ typedef struct ReduceSplit {
     SplitAxes kept, reduced; /* groups but the run, outermost first */
     int64_t run;             /* extent of the run; its stride is 1 */
     int64_t block, blocks;   /* of the run (inner) or of the reduced places */
+    int64_t group;           /* inner: runs of an item; 1 when a run has several blocks */
     int64_t items;           /* of one result */
     int64_t results;
     int64_t tile;            /* columns that are summed together */
-    int item_lanes;
+    int lanes, item_lanes;
     bool apart;              /* items go to the workspace [reduction][result][item], or
                                 [reduction][item][result] when not inner, before they are put together */
 } ReduceSplit;
 
-int split_lanes(int64_t n);
 ReduceSplit split_reduce(const Graph *body, const Node *reduce);
 
 /* --- convolutions (split_conv.c) --- */
