@@ -237,8 +237,9 @@ typedef struct ValMap {
 } ValMap;
 
 ValMap valmap_new(Arena *arena, const Graph *from);
-/* Copies node n of `from` into `to` with operands through `map` (all must be mapped), keeps phase,
- * span, scope, attributes, result types; the body is shared unless `body` is given. Maps results. */
+/* Copies node n of `from` into `to`, operands through `map` (all must be mapped); keeps phase,
+ * span, scope, attributes, result types, addresses; the body is shared unless `body` is given.
+ * Maps results. */
 Node *graph_copy_node(Graph *to, const Graph *from, const Node *n, ValMap *map, Graph *body);
 /* Copies all inputs with their ports, mapping them. */
 void graph_copy_inputs(Graph *to, const Graph *from, ValMap *map);
