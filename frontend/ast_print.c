@@ -130,6 +130,28 @@ static void print_named(Text *t, const Ast *n, const char *separator) {
     print_list(t, n, 0, n->n);
 }
 
+static void print_expr(Text *t, const Ast *n) {
+    switch (n->kind) {
+    case AST_name:
+    case AST_number: put(t, n->text); break;
+    case AST_string: print_string(t, n->text); break;
+    case AST_bool: put(t, n->u.truth ? "true" : "false"); break;
+    case AST_unary:
+        put(t, n->op == AST_OP_not ? "not " : "-");
+        print_at(t, n->child[0], strength(n));
+        break;
+    case AST_binary: print_binary(t, n); break;
+    case AST_field: print_at(t, n->child[0], 11), put(t, "."), put(t, n->text); break;
+    case AST_call:
+        print_at(t, n->child[0], 11);
+        print_parens(t, n->child[1]);
+        break;
+    case AST_index: print_at(t, n->child[0], 11), print(t, n->child[1]); break;
+    case AST_tuple: put(t, "("), print_list(t, n, 0, n->n), put(t, ")"); break;
+    default: break;
+    }
+}
+
 static void print(Text *t, const Ast *n) {
     switch (n->kind) {
     case AST_file:
@@ -183,23 +205,7 @@ static void print(Text *t, const Ast *n) {
         print_spaced(t, n);
         put(t, ")");
         break;
-    case AST_name:
-    case AST_number: put(t, n->text); break;
-    case AST_string: print_string(t, n->text); break;
-    case AST_bool: put(t, n->u.truth ? "true" : "false"); break;
-    case AST_unary:
-        put(t, n->op == AST_OP_not ? "not " : "-");
-        print_at(t, n->child[0], strength(n));
-        break;
-    case AST_binary: print_binary(t, n); break;
-    case AST_field: print_at(t, n->child[0], 11), put(t, "."), put(t, n->text); break;
-    case AST_call:
-        print_at(t, n->child[0], 11);
-        print_parens(t, n->child[1]);
-        break;
-    case AST_index: print_at(t, n->child[0], 11), print(t, n->child[1]); break;
-    case AST_tuple: put(t, "("), print_list(t, n, 0, n->n), put(t, ")"); break;
-    case AST_KIND_COUNT: break;
+    default: print_expr(t, n); break;
     }
 }
 
