@@ -54,7 +54,7 @@ const Node *lower_body_anchor(const LowerBody *b, Op op);
 LoopBuf lower_body_input(const LowerBody *b, Val v);
 
 /* From now on `v` is `value` at whatever index it is asked for (an anchor's result inside its
- * epilogue, a reduction's result); value id 0 removes the binding. Forgets memoised values. */
+ * epilogue, a reduction's result). Binding it again forgets memoised values. */
 void lower_body_bind(LowerBody *b, Val v, LoopVal value);
 
 /* `v` is element index (row-major over v's shape) + at of `buf`: a tile or row kept in a buffer. */

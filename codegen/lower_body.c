@@ -90,14 +90,21 @@ LoopBuf lower_body_input(const LowerBody *b, Val v) {
     return b->in[b->body->val[v.id].result];
 }
 
+/* Memoised values stay right when a value is bound for the first time: the binding stands for the
+ * same numbers, or nothing could ask for them before. */
+static void forget(LowerBody *b, Val v) {
+    if (b->bind[v.id].value.id || b->bind[v.id].buf.id)
+        memset(b->memo->bucket, 0, sizeof b->memo->bucket);
+}
+
 void lower_body_bind(LowerBody *b, Val v, LoopVal value) {
+    forget(b, v);
     b->bind[v.id] = (struct LowerBind){.value = value};
-    memset(b->memo->bucket, 0, sizeof b->memo->bucket);
 }
 
 void lower_body_bind_buf(LowerBody *b, Val v, LoopBuf buf, LoopIdx at) {
+    forget(b, v);
     b->bind[v.id] = (struct LowerBind){.buf = buf, .at = at};
-    memset(b->memo->bucket, 0, sizeof b->memo->bucket);
 }
 
 /* --- indices --- */

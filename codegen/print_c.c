@@ -370,13 +370,17 @@ static void print_unrolled(Printer *p, const LoopStmt *s, int64_t extent) {
     p->known[s->axis.id] = true;
     for (int64_t i = 0; i < extent; i++) {
         p->value[s->axis.id] = i;
-        line(p);
-        fputs("{\n", p->out);
-        p->indent++;
+        if (extent > 1) {
+            line(p);
+            fputs("{\n", p->out);
+            p->indent++;
+        }
         print_block(p, &s->body);
-        p->indent--;
-        line(p);
-        fputs("}\n", p->out);
+        if (extent > 1) {
+            p->indent--;
+            line(p);
+            fputs("}\n", p->out);
+        }
     }
     p->known[s->axis.id] = false;
 }
