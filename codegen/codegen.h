@@ -39,6 +39,9 @@ void codegen_print_c(const Program *p, FILE *out);
 /* The kernels alone, readable, each headed by the model lines it came from. */
 void codegen_print_kernels(const Program *p, FILE *out);
 
+/* The tables alone, as C. */
+void codegen_print_plan(const Program *p, FILE *out);
+
 /* Compiles the C text with the system's cc (argument vector, no shell) and links it with the
  * embedded runtime into `output`. Temporary files live in a private folder, removed on every exit.
  * Returns 0, or an exit code after printing what went wrong (a missing cc, cc's own message). */

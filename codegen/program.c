@@ -144,7 +144,8 @@ void codegen_print_kernels(const Program *p, FILE *out) {
     for (uint32_t i = 0; i < p->kernels.n; i++) print_kernel(p, i, out);
 }
 
-void codegen_print_c(const Program *p, FILE *out) {
+/* Of the plan and the kernels: what an executable is known by. */
+static uint64_t program_hash(const Program *p) {
     char *tables = NULL;
     size_t bytes = 0;
     FILE *f = memory_stream(&tables, &bytes);
@@ -153,6 +154,14 @@ void codegen_print_c(const Program *p, FILE *out) {
     fclose(f);
     uint64_t hash = XXH64(tables, bytes, 0);
     free(tables);
+    return hash;
+}
+
+void codegen_print_plan(const Program *p, FILE *out) {
+    plan_print(p, program_hash(p), out);
+}
+
+void codegen_print_c(const Program *p, FILE *out) {
     fputs("/* ", out);
     print_comment_name(p->mod->file, out);
     fprintf(out, ", compiled by infinic %s: kernels and plan. */\n", p->options->version);
@@ -160,6 +169,6 @@ void codegen_print_c(const Program *p, FILE *out) {
     loop_print_c_prelude(out);
     fputc('\n', out);
     codegen_print_kernels(p, out);
-    plan_print(p, hash, out);
+    plan_print(p, program_hash(p), out);
     fputs("\nint main(int argc, char **argv) { return inf_main(&plan, argc, argv); }\n", out);
 }

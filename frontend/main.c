@@ -153,10 +153,9 @@ static int produce(Driver *r, const Program *program) {
             inf_schedule_text(codegen_plan(program), format != NULL ? format : "table"));
     if (emits(r, "params")) return print_text(inf_params_text(codegen_plan(program)));
     if (emits(r, "kernels") || emits(r, "c") || emits(r, "plan")) {
-        if (emits(r, "kernels"))
-            codegen_print_kernels(program, stdout);
-        else
-            codegen_print_c(program, stdout);
+        if (emits(r, "kernels")) codegen_print_kernels(program, stdout);
+        if (emits(r, "plan")) codegen_print_plan(program, stdout);
+        if (emits(r, "c")) codegen_print_c(program, stdout);
         return finish_output();
     }
     LinkOptions link = {.output = given(r, OPT_output) ? text_of(r, OPT_output) : default_output(r),
