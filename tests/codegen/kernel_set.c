@@ -4,43 +4,30 @@
 #include "ir/eval.h"
 #include "ir/split.h"
 
-#include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
-typedef void SgemmFn(int ta, int tb, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
-                     const float *b, int64_t ldb, float *c, int64_t ldc, int accumulate);
-typedef void RandomFn(const InfEnv *env, uint32_t stream, uint32_t iteration, uint64_t block,
-                      uint32_t out[4]);
-
-KernelSet *kernel_set_new(void)
-{
+KernelSet *kernel_set_new(void) {
     KernelSet *set = mem_alloc(sizeof *set);
     set->m = module_new(&set->arena, NULL, NULL);
     set->outer = graph_new(set->m, "outer");
     return set;
 }
 
-void kernel_set_free(KernelSet *set)
-{
+void kernel_set_free(KernelSet *set) {
     for (int i = 0; i < set->n; i++) {
         for (int j = 0; j < set->item[i].narg; j++) free(set->item[i].arg[j]);
     }
-    if (set->handle) dlclose(set->handle);
+    if (set->object) object_free(set->object);
     arena_free(&set->arena);
     mem_free(set);
 }
 
-Builder kernel_set_body(KernelSet *set)
-{
-    return (Builder){.g = graph_new(set->m, "body")};
-}
+Builder kernel_set_body(KernelSet *set) { return (Builder){.g = graph_new(set->m, "body")}; }
 
-static void *fill_new(const KernelSet *set, Type t, uint64_t seed)
-{
+static void *fill_new(const KernelSet *set, Type t, uint64_t seed) {
     int64_t n = type_elems(set->m->types, t);
     Dtype dtype = type_info(set->m->types, t)->dtype;
     size_t bytes = (size_t)(type_bytes(set->m->types, t) + 63) / 64 * 64 + 64;
@@ -61,8 +48,7 @@ static void *fill_new(const KernelSet *set, Type t, uint64_t seed)
     return data;
 }
 
-int kernel_set_add(KernelSet *set, Graph *body, const char *form, const char *text)
-{
+int kernel_set_add(KernelSet *set, Graph *body, const char *form, const char *text) {
     if (set->n == KERNEL_SET_MAX) abort();
     KernelCase *c = &set->item[set->n];
     *c = (KernelCase){.body = body, .nin = body->nin, .nout = body->nout};
@@ -81,91 +67,28 @@ int kernel_set_add(KernelSet *set, Graph *body, const char *form, const char *te
     for (int i = 0; i < body->nout; i++)
         c->arg[body->nin + i] = fill_new(set, val_type(body, body->out[i]), 0);
     if (workspace > 0)
-        c->arg[c->narg - 1] =
-            fill_new(set, type_intern(set->m->types, DT_u8, 1, &workspace), 0);
+        c->arg[c->narg - 1] = fill_new(set, type_intern(set->m->types, DT_u8, 1, &workspace), 0);
     set->outer = b.g;
     return set->n++;
 }
 
-static void print_shims(FILE *f)
-{
-    fputs("#include \"runtime/plan.h\"\n"
-          "void (*hook_sgemm)(int, int, int64_t, int64_t, int64_t, const float *, int64_t,\n"
-          "                   const float *, int64_t, float *, int64_t, int);\n"
-          "void (*hook_random4)(const InfEnv *, uint32_t, uint32_t, uint64_t, uint32_t *);\n"
-          "#define inf_sgemm hook_sgemm\n"
-          "#define inf_random4 hook_random4\n",
-          f);
-}
-
-static void print_kernels(KernelSet *set, FILE *f)
-{
-    print_shims(f);
-    loop_print_c_prelude(f);
+void kernel_set_build(KernelSet *set, const char *cc, const char *march) {
     LowerContext ctx = {.arena = &set->arena};
-    for (int i = 0; i < set->n; i++) {
-        KernelCase *c = &set->item[i];
-        char name[32];
-        snprintf(name, sizeof name, "kernel_%d", i);
-        fprintf(f, "/* %s */\n", c->text);
-        loop_print_c(lower_kernel(&ctx, set->outer, c->node), name, f);
-    }
-    fprintf(f, "InfKernel *const kernel_table[] = {");
-    for (int i = 0; i < set->n; i++) fprintf(f, "kernel_%d, ", i);
-    fprintf(f, "};\n");
+    set->object = object_new();
+    for (int i = 0; i < set->n; i++)
+        set->item[i].number =
+            object_add_loop(set->object, lower_kernel(&ctx, set->outer, set->item[i].node));
+    object_build(set->object, cc, march);
+    for (int i = 0; i < set->n; i++)
+        set->item[i].fn = object_kernel(set->object, set->item[i].number);
 }
 
-static void compile(const char *cc, const char *march, const char *c_path, const char *so_path)
-{
-    char command[1024];
-    int n = snprintf(command, sizeof command, "%s -I. -shared -fPIC -march=%s", cc ? cc : "cc",
-                     march ? march : "native");
-    for (int i = 0; loop_c_flags[i]; i++)
-        n += snprintf(command + n, sizeof command - (size_t)n, " %s", loop_c_flags[i]);
-    snprintf(command + n, sizeof command - (size_t)n, " -o %s %s -lm", so_path, c_path);
-    if (system(command) != 0) {
-        fprintf(stderr, "failed: %s\n", command);
-        exit(1);
-    }
-}
-
-void kernel_set_build(KernelSet *set, const char *cc, const char *march)
-{
-    const char *folder = getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp";
-    char c_path[256], so_path[256];
-    static int number; // a path of its own each time: dlopen knows libraries by it
-    number++;
-    snprintf(c_path, sizeof c_path, "%s/infinic-kernels-%d-%d.c", folder, (int)getpid(), number);
-    snprintf(so_path, sizeof so_path, "%s/infinic-kernels-%d-%d.so", folder, (int)getpid(), number);
-    FILE *f = fopen(c_path, "w");
-    if (!f) abort();
-    print_kernels(set, f);
-    fclose(f);
-    compile(cc, march, c_path, so_path);
-    set->handle = dlopen(so_path, RTLD_NOW);
-    if (!set->handle) {
-        fprintf(stderr, "%s\n", dlerror());
-        exit(1);
-    }
-    InfKernel *const *table = dlsym(set->handle, "kernel_table");
-    for (int i = 0; i < set->n; i++) set->item[i].fn = table[i];
-    *(SgemmFn **)dlsym(set->handle, "hook_sgemm") = inf_sgemm;
-    *(RandomFn **)dlsym(set->handle, "hook_random4") = inf_random4;
-    if (getenv("INFINIC_KEEP_KERNELS"))
-        printf("kernels: %s\n", c_path);
-    else
-        unlink(c_path);
-    unlink(so_path);
-}
-
-void kernel_set_run(KernelSet *set, int i, int threads)
-{
+void kernel_set_run(KernelSet *set, int i, int threads) {
     InfEnv env = {.seed = 1, .threads = threads};
     set->item[i].fn(set->item[i].arg, &env);
 }
 
-static double *as_double(const KernelSet *set, Arena *arena, Type t, const void *data)
-{
+static double *as_double(const KernelSet *set, Arena *arena, Type t, const void *data) {
     int64_t n = type_elems(set->m->types, t);
     Dtype dtype = type_info(set->m->types, t)->dtype;
     double *to = ARENA_ARRAY(arena, double, n);
@@ -176,8 +99,7 @@ static double *as_double(const KernelSet *set, Arena *arena, Type t, const void 
     return to;
 }
 
-static double difference(const double *got, const double *want, int64_t n)
-{
+static double difference(const double *got, const double *want, int64_t n) {
     double error = 0, norm = 0;
     for (int64_t i = 0; i < n; i++) {
         if (isnan(got[i])) return INFINITY;
@@ -188,8 +110,7 @@ static double difference(const double *got, const double *want, int64_t n)
 }
 
 /* Runs with 2 and 4 threads and compares all results with those of 1. */
-static bool same_for_threads(KernelSet *set, KernelCase *c, int i)
-{
+static bool same_for_threads(KernelSet *set, KernelCase *c, int i) {
     bool same = true;
     void *kept[8];
     for (int r = 0; r < c->nout; r++) {
@@ -209,8 +130,7 @@ static bool same_for_threads(KernelSet *set, KernelCase *c, int i)
     return same;
 }
 
-double kernel_set_check(KernelSet *set, int i, double limit)
-{
+double kernel_set_check(KernelSet *set, int i, double limit) {
     KernelCase *c = &set->item[i];
     kernel_set_run(set, i, 1);
     Arena arena = {0};
@@ -237,29 +157,25 @@ double kernel_set_check(KernelSet *set, int i, double limit)
     return worst;
 }
 
-int kernel_set_same(KernelSet *set, int a, int result_a, int b, int result_b)
-{
+int kernel_set_same(KernelSet *set, int a, int result_a, int b, int result_b) {
     KernelCase *x = &set->item[a], *y = &set->item[b];
     size_t bytes = (size_t)type_bytes(set->m->types, val_type(x->body, x->body->out[result_a]));
     return memcmp(x->arg[x->nin + result_a], y->arg[y->nin + result_b], bytes) == 0;
 }
 
-void kernel_set_feed(KernelSet *set, int from, int i, int to, int j)
-{
+void kernel_set_feed(KernelSet *set, int from, int i, int to, int j) {
     KernelCase *x = &set->item[from];
     size_t bytes = (size_t)type_bytes(set->m->types, val_type(x->body, x->body->out[i]));
     memcpy(set->item[to].arg[j], x->arg[x->nin + i], bytes);
 }
 
-static double now(void)
-{
+static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-double kernel_set_time(KernelSet *set, int i, int threads, int runs)
-{
+double kernel_set_time(KernelSet *set, int i, int threads, int runs) {
     double least = INFINITY;
     for (int r = 0; r < runs; r++) {
         double start = now();

@@ -7,7 +7,7 @@
 #define INFINIC_TESTS_KERNEL_SET_H
 
 #include "codegen/lower.h"
-#include "runtime/plan.h"
+#include "tests/codegen/object.h"
 
 enum { KERNEL_SET_MAX = 4096 };
 
@@ -15,7 +15,8 @@ typedef struct KernelCase {
     Graph *body;
     Node *node;
     int narg, nin, nout;
-    void **arg; /* inputs, results, workspace */
+    void **arg;      /* inputs, results, workspace */
+    uint32_t number; /* in the object */
     InfKernel *fn;
     char text[96]; /* what it is, for messages */
 } KernelCase;
@@ -26,7 +27,7 @@ typedef struct KernelSet {
     Graph *outer; /* holds the kernel nodes' operands */
     KernelCase item[KERNEL_SET_MAX];
     int n;
-    void *handle;
+    Object *object;
 } KernelSet;
 
 KernelSet *kernel_set_new(void);
@@ -35,7 +36,8 @@ void kernel_set_free(KernelSet *set);
 /* A body under construction; its inputs are added with graph_add_input. */
 Builder kernel_set_body(KernelSet *set);
 
-/* Takes over a finished body (inputs, nodes, outputs) as a kernel of this form. Returns its number. */
+/* Takes over a finished body (inputs, nodes, outputs) as a kernel of this form. Returns its number.
+ */
 int kernel_set_add(KernelSet *set, Graph *body, const char *form, const char *text);
 
 /* Writes, compiles and loads all kernels. `cc` NULL: the system's. */

@@ -4,16 +4,14 @@
 #include "ir/diag.h"
 #include "ir/split.h"
 #include "ir/text.h"
-#include "runtime/plan.h"
+#include "tests/codegen/object.h"
 
-#include <dlfcn.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { CASES_MAX = 4096 };
@@ -23,6 +21,7 @@ typedef struct Kernel {
     const Node *node; /* the kernel node */
     int nin, nout;
     Val *in, *out;
+    uint32_t number; /* in the object */
 } Kernel;
 
 typedef struct Case {
@@ -42,8 +41,7 @@ struct KernelSet {
     Module *m;
     Case *cases;
     int n;
-    void *library;
-    InfKernel *const *table;
+    Object *object;
 };
 
 static void die(const char *what) {
@@ -149,13 +147,6 @@ int kernels_addf(KernelSet *s, KernelCase c, const char *body, ...) {
 
 /* --- text and compilation --- */
 
-static void print_kernel(KernelSet *s, const Kernel *k, const char *name, FILE *out) {
-    LowerContext ctx = {.arena = &s->arena};
-    LoopKernel *loop = lower_kernel(&ctx, NULL, k->node);
-    loop->work = INT64_MAX; // always on several threads
-    loop_print_c(loop, name, out);
-}
-
 const char *kernels_text(KernelSet *s, int which) {
     char *text = NULL;
     size_t n = 0;
@@ -168,70 +159,21 @@ const char *kernels_text(KernelSet *s, int which) {
     return kept;
 }
 
-static void print_unit(KernelSet *s, FILE *out) {
-    int n = 0;
-    fputs("#include \"runtime/plan.h\"\n"
-          "void (*hook_random4)(const InfEnv *, uint32_t, uint32_t, uint64_t, uint32_t *);\n"
-          "void (*hook_sgemm)(int, int, int64_t, int64_t, int64_t, const float *, int64_t,\n"
-          "                   const float *, int64_t, float *, int64_t, int);\n"
-          "#define inf_random4 hook_random4\n#define inf_sgemm hook_sgemm\n",
-          out);
-    loop_print_c_prelude(out);
-    for (int i = 0; i < s->n; i++) {
-        Case *c = &s->cases[i];
-        if (c->c.form) print_kernel(s, &c->fused, arena_printf(&s->arena, "k%d", n++), out);
-        for (int j = 0; j < c->nstep; j++)
-            print_kernel(s, &c->step[j], arena_printf(&s->arena, "k%d", n++), out);
-    }
-    fputs("InfKernel *const kernel_table[] = {", out);
-    for (int i = 0; i < n; i++) fprintf(out, "k%d,", i);
-    fputs("};\n", out);
-}
-
-static void compile(const char *source, const char *object) {
-    const char *cc = getenv("INFINIC_TEST_CC"), *argv[32];
-    int n = 0;
-    argv[n++] = cc ? cc : "cc";
-    for (int i = 0; loop_c_flags[i]; i++) argv[n++] = loop_c_flags[i];
-    const char *rest[] = {"-march=native", "-fPIC", "-shared", "-I.", "-o",
-                          object,          source,  "-lm",     NULL};
-    for (int i = 0; rest[i]; i++) argv[n++] = rest[i];
-    argv[n] = NULL;
-    pid_t pid = fork();
-    if (pid == 0) {
-        execvp(argv[0], (char *const *)(uintptr_t)argv);
-        _exit(127);
-    }
-    int status = 0;
-    if (pid < 0 || waitpid(pid, &status, 0) < 0 || status != 0) die("cc failed");
-}
-
-static void set_hook(KernelSet *s, const char *name, void *fn) {
-    void **hook = dlsym(s->library, name);
-    if (!hook) die(name);
-    *hook = fn;
+static void add_kernel(KernelSet *s, Kernel *k) {
+    LowerContext ctx = {.arena = &s->arena};
+    LoopKernel *loop = lower_kernel(&ctx, NULL, k->node);
+    loop->work = INT64_MAX; // always on several threads
+    k->number = object_add_loop(s->object, loop);
 }
 
 static void build(KernelSet *s) {
-    char dir[] = "/tmp/infinic-kernels-XXXXXX";
-    if (!mkdtemp(dir)) die("mkdtemp");
-    const char *source = arena_printf(&s->arena, "%s/k.c", dir);
-    const char *object = arena_printf(&s->arena, "%s/k.so", dir);
-    FILE *out = fopen(source, "w");
-    if (!out) die(source);
-    print_unit(s, out);
-    fclose(out);
-    if (getenv("INFINIC_KEEP")) fprintf(stderr, "kept: %s\n", source);
-    compile(source, object);
-    s->library = dlopen(object, RTLD_NOW);
-    if (!s->library) die(dlerror());
-    s->table = dlsym(s->library, "kernel_table");
-    set_hook(s, "hook_random4", (void *)(uintptr_t)inf_random4);
-    set_hook(s, "hook_sgemm", (void *)(uintptr_t)inf_sgemm);
-    if (getenv("INFINIC_KEEP")) return;
-    unlink(source);
-    unlink(object);
-    rmdir(dir);
+    s->object = object_new();
+    for (int i = 0; i < s->n; i++) {
+        Case *c = &s->cases[i];
+        if (c->c.form) add_kernel(s, &c->fused);
+        for (int j = 0; j < c->nstep; j++) add_kernel(s, &c->step[j]);
+    }
+    object_build(s->object, NULL, NULL);
 }
 
 /* --- values --- */
@@ -311,7 +253,7 @@ static size_t bytes_of(const Graph *g, Val v) {
     return (size_t)type_bytes(g->mod->types, val_type(g, v));
 }
 
-static void call(KernelSet *s, int number, const Kernel *k, const Guarded *value, int threads) {
+static void call(const KernelSet *s, const Kernel *k, const Guarded *value, int threads) {
     void *arg[64];
     int n = 0;
     InfEnv env = {.seed = 7, .step = 3, .microbatch = 1, .threads = threads};
@@ -321,7 +263,7 @@ static void call(KernelSet *s, int number, const Kernel *k, const Guarded *value
     int64_t workspace = split_workspace_bytes(own);
     Guarded work = guarded_new(((size_t)workspace + 63) / 64 * 64);
     arg[n++] = work.data;
-    s->table[number](arg, &env);
+    object_kernel(s->object, k->number)(arg, &env);
     guarded_free(work);
 }
 
@@ -391,16 +333,16 @@ static void make_inputs(KernelSet *s, Case *c, Guarded *v) {
     }
 }
 
-static void run_steps(KernelSet *s, const Case *c, int number, const Guarded *v, int threads) {
-    for (int i = 0; i < c->nstep; i++) call(s, number + i, &c->step[i], v, threads);
+static void run_steps(const KernelSet *s, const Case *c, const Guarded *v, int threads) {
+    for (int i = 0; i < c->nstep; i++) call(s, &c->step[i], v, threads);
 }
 
 /* The fused kernel, or all steps when there is none. */
-static void run_whole(KernelSet *s, const Case *c, int number, const Guarded *v, int threads) {
+static void run_whole(const KernelSet *s, const Case *c, const Guarded *v, int threads) {
     if (c->c.form)
-        call(s, number, &c->fused, v, threads);
+        call(s, &c->fused, v, threads);
     else
-        run_steps(s, c, number, v, threads);
+        run_steps(s, c, v, threads);
 }
 
 static void keep_results(KernelSet *s, Case *c, const Guarded *v) {
@@ -414,8 +356,7 @@ static void keep_results(KernelSet *s, Case *c, const Guarded *v) {
     }
 }
 
-/* `number` is the case's first kernel. */
-static bool run_case(KernelSet *s, Case *c, int number) {
+static bool run_case(KernelSet *s, Case *c) {
     const Graph *g = c->body;
     InfEnv env = {.seed = 7, .step = 3, .microbatch = 1, .threads = 1};
     EvalContext ctx = {.arena = &s->arena, .random = random_of, .random_ctx = &env};
@@ -425,14 +366,14 @@ static bool run_case(KernelSet *s, Case *c, int number) {
     make_inputs(s, c, steps);
     EvalTensor *want = ARENA_ARRAY(&s->arena, EvalTensor, g->nout);
     eval_graph(&ctx, g, c->input, want);
-    run_whole(s, c, number, one, 1);
+    run_whole(s, c, one, 1);
     bool ok = compare_values(c, one, want);
     for (int threads = 2; threads <= 4 && ok; threads *= 2) {
-        run_whole(s, c, number, again, threads);
+        run_whole(s, c, again, threads);
         ok = compare_bits(c, one, again, "1 thread and several");
     }
     if (c->c.form) {
-        run_steps(s, c, number + 1, steps, 1);
+        run_steps(s, c, steps, 1);
         ok = ok && compare_bits(c, one, steps, "fused and one kernel a node");
     }
     keep_results(s, c, one);
@@ -443,13 +384,10 @@ static bool run_case(KernelSet *s, Case *c, int number) {
 }
 
 int kernels_run(KernelSet *s) {
-    int failed = 0, number = 0;
+    int failed = 0;
     build(s);
-    for (int i = 0; i < s->n; i++) {
-        failed += !run_case(s, &s->cases[i], number);
-        number += (s->cases[i].c.form != NULL) + s->cases[i].nstep;
-    }
-    dlclose(s->library);
+    for (int i = 0; i < s->n; i++) failed += !run_case(s, &s->cases[i]);
+    object_free(s->object);
     return failed;
 }
 

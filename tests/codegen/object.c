@@ -1,8 +1,6 @@
 /* object.c - see object.h. */
 #include "tests/codegen/object.h"
 
-#include "codegen/loop.h"
-
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,6 +63,18 @@ uint32_t object_add(Object *o, const char *name, const char *text) {
     uint32_t *named = find(o, o->by_name, name_hash, name, NULL);
     if (*named == 0) *named = o->entry.n;
     return o->entry.n - 1;
+}
+
+uint32_t object_add_loop(Object *o, const LoopKernel *k) {
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *f = open_memstream(&text, &bytes);
+    if (f == NULL) die("open_memstream");
+    loop_print_c(k, "test_kernel", f);
+    fclose(f);
+    uint32_t number = object_add(o, "test_kernel", text);
+    free(text);
+    return number;
 }
 
 /* --- text and compilation --- */

@@ -7,7 +7,7 @@
 #ifndef INFINIC_TESTS_CODEGEN_OBJECT_H
 #define INFINIC_TESTS_CODEGEN_OBJECT_H
 
-#include "ir/arena.h"
+#include "codegen/loop.h"
 #include "runtime/plan.h"
 
 #include <stdio.h>
@@ -19,6 +19,8 @@ Object *object_new(void);
 /* Adds the text of a kernel function `name`; its number. Equal texts are one kernel, however often
  * they are added; a name that stands for another text already gets a new one. */
 uint32_t object_add(Object *o, const char *name, const char *text);
+/* The same for a kernel in loop form. */
+uint32_t object_add_loop(Object *o, const LoopKernel *k);
 uint32_t object_count(const Object *o);
 
 /* Compiles and loads all kernels; ends the program with the compiler's words when that fails.
