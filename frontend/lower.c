@@ -55,15 +55,6 @@ static void collect_items(Lower *l) {
     diag_hint(l->diag, e, "model NAME(x: f32[B, 4]) { ... return loss }");
 }
 
-static void warn_unused_blocks(Lower *l) {
-    for (uint32_t i = 0; i < l->blocks.n; i++) {
-        const Ast *block = l->blocks.data[i];
-        if (!l->block_used[i] && block->span.file == l->model->span.file)
-            diag_warn(l->diag, WARN_UNUSED_BLOCK, block->span, "block '%s' is never used",
-                      block->text);
-    }
-}
-
 /* --- one program --- */
 
 /* Every free dimension needs a value in the section that runs. */
@@ -244,5 +235,5 @@ void lower_program(Lower *l, const char *const *overrides, int n) {
         lower_binding(l, root, SECTION_eval);
     l->mod->nstream = streams;
     settings_to_module(l);
-    if (l->diag->error_count == 0) warn_unused_blocks(l);
+    if (l->diag->error_count == 0) lint_program(l);
 }

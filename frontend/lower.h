@@ -118,6 +118,11 @@ struct Lower {
 /* Check everything and lower train and eval into l->mod. Diagnostics say what went wrong. */
 void lower_program(Lower *l, const char *const *overrides, int n);
 
+/* --- lint.c --- */
+
+/* Warnings about what is declared and never mentioned. */
+void lint_program(Lower *l);
+
 /* --- lower_error.c --- */
 
 /* An error with the chain of instantiation. */
