@@ -227,12 +227,52 @@ static bool read_by_both_only(const Fuse *f, const Node *n, int a, int b) {
     return true;
 }
 
-/* An anchor is busy enough: besides the node being placed it takes in only what nobody else
- * needs. */
+enum { FLOW_DEPTH_MAX = 12 };
+
+static bool is_row_reduction(const Fuse *f, int index) {
+    const Node *n = f->g->node[index];
+    const Attr *axes = node_attr(n, ATTR_axes);
+    int ndim = val_info(f->g, n->in[0])->ndim;
+    return f->class[index] == FUSE_reduce && axes->n < ndim && axes->v[0] == ndim - axes->n;
+}
+
+/* Elementwise work leads from this node to a reduction of rows in the same phase. */
+static bool flows_into_rows(const Fuse *f, int index, int depth) {
+    const IntVec *users = &f->users[f->g->node[index]->out.id];
+    for (uint32_t k = 0; k < users->n && depth < FLOW_DEPTH_MAX; k++) {
+        int user = users->data[k];
+        if (f->phase[user] != f->phase[index]) continue;
+        if (is_row_reduction(f, user)) return true;
+        if (op_kind(f->g->node[user]->op) == KIND_elementwise &&
+            flows_into_rows(f, user, depth + 1))
+            return true;
+    }
+    return false;
+}
+
+/* The node reads something that group a must write anyway. */
+static bool reads_result(const Fuse *f, int index, int a) {
+    const Node *n = f->g->node[index];
+    for (int k = 0; k < n->nin; k++) {
+        Val root = fuse_chain(f, n->in[k]).root;
+        int made_by = root.id != 0 ? fuse_node_index(f, root) : -1;
+        if (made_by < 0 || f->group[made_by] != a) continue;
+        if (f->kept[root.id]) return true;
+        for (uint32_t u = 0; u < f->users[root.id].n; u++) {
+            int user = f->users[root.id].data[u];
+            if (user != index && f->group[user] != a) return true;
+        }
+    }
+    return false;
+}
+
+/* An anchor is busy enough: besides the node being placed it takes in only what nobody else needs,
+ * and it leaves to a reduction of rows what that can compute from a result written anyway. */
 static bool wants(const Fuse *f, int a, int b, int index) {
     bool anchor = group_has(f, &f->groups[a], FUSE_anchor);
     if (anchor == group_has(f, &f->groups[b], FUSE_anchor)) return true;
     const FuseGroup *other = &f->groups[anchor ? b : a];
+    if (reads_result(f, index, anchor ? a : b) && flows_into_rows(f, index, 0)) return false;
     for (int i = 0; i < other->n; i++)
         if (other->node[i] != index && !read_by_both_only(f, f->g->node[other->node[i]], a, b))
             return false;

@@ -165,21 +165,29 @@ static void put_parts(Check *c, Parts *whole, int64_t begin, const Parts *slice)
 
 /* ---- kernels ---------------------------------------------------------------------------- */
 
-/* The kernel reads operand i only by elementwise ops, and writes result r as often as those run. */
+static bool dims_equal(const Graph *b, Val x, Val y) {
+    const TypeInfo *s = val_info(b, x), *t = val_info(b, y);
+    return s->ndim == t->ndim && memcmp(s->dim, t->dim, sizeof s->dim) == 0;
+}
+
+/* Node n of a body writes y no earlier than it has read all of x that y's place needs: elementwise
+ * ops and results of reductions by place, the domain of trailing reductions row by row. */
+static bool node_in_step(const Graph *b, const Node *n, Val x, Val y) {
+    bool reads = false, reduces = op_kind(n->op) == KIND_reduce && n->op != OP_argmax;
+    for (int q = 0; q < n->nin; q++) reads |= n->in[q].id == x.id;
+    if (!reduces) return !reads || op_kind(n->op) == KIND_elementwise || n->op == OP_copy;
+    if (dims_equal(b, n->out, y)) return !reads;
+    const Attr *axes = node_attr(n, ATTR_axes);
+    int kept = val_info(b, n->out)->ndim;
+    return kept > 0 && axes->v[0] == kept && dims_equal(b, n->in[0], y);
+}
+
+/* Result r of a kernel may lie on its operand i. */
 static bool in_step(const Node *n, int i, int r) {
     const Graph *b = n->body;
     if (r >= b->nout || val_type(b, b->in[i]).id != val_type(b, b->out[r]).id) return false;
-    for (int k = 0; k < b->nnode; k++) {
-        const Node *at = b->node[k];
-        bool reads = false;
-        for (int q = 0; q < at->nin; q++) reads |= at->in[q].id == b->in[i].id;
-        if (reads && op_kind(at->op) != KIND_elementwise && at->op != OP_copy) return false;
-        bool reduces = op_kind(at->op) == KIND_reduce && at->op != OP_argmax;
-        const TypeInfo *made = val_info(b, at->out), *result = val_info(b, b->out[r]);
-        if (reduces &&
-            (made->ndim != result->ndim || memcmp(made->dim, result->dim, sizeof made->dim) != 0))
-            return false;
-    }
+    for (int k = 0; k < b->nnode; k++)
+        if (!node_in_step(b, b->node[k], b->in[i], b->out[r])) return false;
     return true;
 }
 

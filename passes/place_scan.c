@@ -31,30 +31,39 @@ bool place_is_workspace(const Graph *g, Val v) {
     return n != NULL && n->op == OP_kernel && (int)g->val[v.id].result >= n->body->nout;
 }
 
-/* Every reader of body value x is elementwise. */
-static bool read_elementwise(const Graph *body, Val x) {
-    for (int i = 0; i < body->nnode; i++)
-        for (int k = 0; k < body->node[i]->nin; k++)
-            if (body->node[i]->in[k].id == x.id && op_kind(body->node[i]->op) != KIND_elementwise &&
-                body->node[i]->op != OP_copy)
-                return false;
-    for (int k = 0; k < body->nout; k++)
-        if (body->out[k].id == x.id) return false;
-    return true;
-}
-
 static bool same_dims(const TypeInfo *a, const TypeInfo *b) {
     return a->ndim == b->ndim && memcmp(a->dim, b->dim, (size_t)a->ndim * sizeof a->dim[0]) == 0;
 }
 
-/* In a kernel with reductions only what has their results' shape is written once for each place. */
-static bool written_at_once(const Graph *body, Val y) {
+/* The reduction that gives a kernel its form; NULL when there is none. */
+static const Node *find_reduction(const Graph *body) {
+    for (int i = 0; i < body->nnode; i++)
+        if (op_kind(body->node[i]->op) == KIND_reduce && body->node[i]->op != OP_argmax)
+            return body->node[i];
+    return NULL;
+}
+
+/* Rows are finished one after another: each is read before it is written. */
+static bool reduces_rows(const Graph *body, const Node *reduction) {
+    const Attr *axes = node_attr(reduction, ATTR_axes);
+    int ndim = val_info(body, reduction->in[0])->ndim;
+    for (int i = 0; i < axes->n; i++)
+        if (axes->v[i] != ndim - axes->n + i) return false;
+    return axes->n < ndim;
+}
+
+/* Every reader of body value x is elementwise, or a reduction where that is allowed. */
+static bool read_in_step(const Graph *body, Val x, bool reductions) {
     for (int i = 0; i < body->nnode; i++) {
         const Node *n = body->node[i];
-        if (op_kind(n->op) == KIND_reduce && n->op != OP_argmax &&
-            !same_dims(val_info(body, n->out), val_info(body, y)))
-            return false;
+        OpKind kind = op_kind(n->op);
+        bool fine =
+            kind == KIND_elementwise || n->op == OP_copy || (reductions && kind == KIND_reduce);
+        for (int k = 0; k < n->nin; k++)
+            if (n->in[k].id == x.id && !fine) return false;
     }
+    for (int k = 0; k < body->nout; k++)
+        if (body->out[k].id == x.id) return false;
     return true;
 }
 
@@ -62,8 +71,11 @@ bool place_is_pointwise(const Node *n, int i, int r) {
     const Graph *body = n->body;
     if (n->op != OP_kernel || r >= body->nout) return false;
     Val x = body->in[i], y = body->out[r];
-    return val_type(body, x).id == val_type(body, y).id && read_elementwise(body, x) &&
-           written_at_once(body, y);
+    if (val_type(body, x).id != val_type(body, y).id) return false;
+    const Node *reduction = find_reduction(body);
+    if (reduction == NULL || same_dims(val_info(body, y), val_info(body, reduction->out)))
+        return read_in_step(body, x, false);
+    return reduces_rows(body, reduction) && read_in_step(body, x, true);
 }
 
 int64_t place_slice_bytes(const Graph *g, Val stacked, const Node *repeat) {
