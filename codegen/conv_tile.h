@@ -9,7 +9,8 @@
 
 #include "ir/split.h"
 
-/* Output pixels computed together: rows x cols; more than one row only when cols is the whole row. */
+/* Output pixels computed together: rows x cols; more than one row only when cols is the whole row.
+ */
 typedef struct ConvPixelTile {
     int64_t rows, cols;
 } ConvPixelTile;

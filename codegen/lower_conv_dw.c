@@ -8,8 +8,8 @@
  * In a unit, dy of a block of pixels is turned to [pixel][lane], then tiles of (input channel, tap)
  * times the panel are held in registers while the pixels of the block go by: each input value is
  * broadcast and multiplied with the panel's vectors. The sum of a block is added to the part's copy
- * of the gradient in the workspace, [panel][ci][kh][kw][lane]. Where padding makes taps fall outside
- * of x, the block's part of x is first copied into a local array that holds the zeros.
+ * of the gradient in the workspace, [panel][ci][kh][kw][lane]. Where padding makes taps fall
+ * outside of x, the block's part of x is first copied into a local array that holds the zeros.
  *
  * The cut into blocks and parts is ir/split.h's and depends on the sizes alone.
  */
@@ -25,8 +25,8 @@ typedef struct ConvDw {
     ConvSizes s;
     ConvDwSplit d;
     ConvTapTile tile;
-    bool local;               /* x is copied */
-    int64_t span_y, span_x;   /* pixels of x that a block of dy meets */
+    bool local;             /* x is copied */
+    int64_t span_y, span_x; /* pixels of x that a block of dy meets */
     LoopBuf x, dy, turned, copied;
     /* of the current unit and block of pixels */
     LoopIdx part, panel, first; /* first input channel */
@@ -37,38 +37,33 @@ typedef struct ConvDw {
 /* --- small helpers over indices --- */
 
 /* first * extent + second */
-static LoopIdx join(LoopKernel *k, LoopIdx first, int64_t extent, LoopIdx second)
-{
+static LoopIdx join(LoopKernel *k, LoopIdx first, int64_t extent, LoopIdx second) {
     return loop_idx_add(k, loop_idx_scale(k, first, extent), second);
 }
 
 /* extent - start: what is left of an extent, as the bound of a loop over pieces of it. */
-static LoopIdx left_of(LoopKernel *k, int64_t extent, LoopIdx start)
-{
+static LoopIdx left_of(LoopKernel *k, int64_t extent, LoopIdx start) {
     return loop_idx_plus(k, loop_idx_scale(k, start, -1), extent);
 }
 
-static LoopIdx open_axis(LoopKernel *k, LoopAxisKind kind, int64_t extent, LoopIdx bound)
-{
+static LoopIdx open_axis(LoopKernel *k, LoopAxisKind kind, int64_t extent, LoopIdx bound) {
     return loop_idx_axis(k, loop_open(k, kind, extent, bound));
 }
 
 /* Start of part i of `parts` even parts of `extent`. */
-static LoopIdx part_start(LoopKernel *k, LoopIdx i, int64_t extent, int64_t parts)
-{
+static LoopIdx part_start(LoopKernel *k, LoopIdx i, int64_t extent, int64_t parts) {
     return loop_idx_div(k, loop_idx_scale(k, i, extent), parts);
 }
 
 /* --- one block of pixels --- */
 
 /* turned[row][col][lane] = dy of the block. */
-static void emit_turn(ConvDw *c)
-{
+static void emit_turn(ConvDw *c) {
     LoopKernel *k = c->k;
     const ConvSizes *s = &c->s;
     int64_t lanes = c->d.panel.lanes;
-    LoopIdx channel = loop_idx_add(k, loop_idx_scale(k, c->sample, s->co),
-                                   loop_idx_scale(k, c->panel, lanes));
+    LoopIdx channel =
+        loop_idx_add(k, loop_idx_scale(k, c->sample, s->co), loop_idx_scale(k, c->panel, lanes));
     LoopIdx lanes_here = loop_idx(k, lanes);
     if (s->co % lanes != 0) {
         LoopVal left = loop_index(k, left_of(k, s->co, loop_idx_scale(k, c->panel, lanes)));
@@ -76,7 +71,8 @@ static void emit_turn(ConvDw *c)
         lanes_here = c->d.panel.count == 1 ? loop_idx(k, s->co) : loop_idx_val(k, least, 1, lanes);
     }
     bool flat = c->d.cols.count == 1 && !c->rows.id; // the block's rows are neighbours
-    LoopIdx row = open_axis(k, LOOP_serial, flat ? 1 : c->d.rows.size, flat ? LOOP_NO_BOUND : c->rows);
+    LoopIdx row =
+        open_axis(k, LOOP_serial, flat ? 1 : c->d.rows.size, flat ? LOOP_NO_BOUND : c->rows);
     LoopIdx cols = loop_idx(k, flat ? c->d.rows.size * s->wo : c->d.cols.size);
     if (c->cols.id) {
         LoopVal least = loop_op2(k, OP_min, loop_index(k, c->cols),
@@ -84,16 +80,20 @@ static void emit_turn(ConvDw *c)
         cols = loop_idx_val(k, least, 1, c->d.cols.size);
     }
     LoopIdx y = loop_idx_add(k, c->origin_y, row);
-    loop_transpose(k, (LoopTranspose){
-        .to = c->turned, .to_at = loop_idx_scale(k, row, c->d.cols.size * lanes), .to_stride = lanes,
-        .from = c->dy, .from_at = join(k, join(k, channel, s->ho, y), s->wo, c->origin_x),
-        .from_stride = s->ho * s->wo, .rows = lanes_here, .cols = cols});
+    loop_transpose(
+        k, (LoopTranspose){.to = c->turned,
+                           .to_at = loop_idx_scale(k, row, c->d.cols.size * lanes),
+                           .to_stride = lanes,
+                           .from = c->dy,
+                           .from_at = join(k, join(k, channel, s->ho, y), s->wo, c->origin_x),
+                           .from_stride = s->ho * s->wo,
+                           .rows = lanes_here,
+                           .cols = cols});
     loop_close(k);
 }
 
 /* copied[channel of the tile][span y][span x], zeros outside of x. */
-static void emit_copy(ConvDw *c, LoopIdx channel, int64_t channels)
-{
+static void emit_copy(ConvDw *c, LoopIdx channel, int64_t channels) {
     LoopKernel *k = c->k;
     const ConvSizes *s = &c->s;
     LoopIdx ci = open_axis(k, LOOP_serial, channels, LOOP_NO_BOUND);
@@ -111,8 +111,7 @@ static void emit_copy(ConvDw *c, LoopIdx channel, int64_t channels)
 }
 
 /* x at (channel of the tile, pixel of the block, first tap of the tile). */
-static LoopIdx input_at(const ConvDw *c, LoopIdx channel, LoopIdx y, LoopIdx x)
-{
+static LoopIdx input_at(const ConvDw *c, LoopIdx channel, LoopIdx y, LoopIdx x) {
     LoopKernel *k = c->k;
     const ConvSizes *s = &c->s;
     if (c->local) return join(k, y, c->span_x, x);
@@ -123,8 +122,7 @@ static LoopIdx input_at(const ConvDw *c, LoopIdx channel, LoopIdx y, LoopIdx x)
 }
 
 /* Adds one pixel's products to the accumulators. */
-static void emit_step(ConvDw *c, LoopBuf acc, int64_t channels, LoopIdx input, LoopIdx pixel)
-{
+static void emit_step(ConvDw *c, LoopBuf acc, int64_t channels, LoopIdx input, LoopIdx pixel) {
     LoopKernel *k = c->k;
     int64_t vectors = c->d.panel.vectors;
     int64_t row = c->local ? c->span_x : c->s.wi, plane = row * (c->local ? c->span_y : c->s.hi);
@@ -144,8 +142,7 @@ static void emit_step(ConvDw *c, LoopBuf acc, int64_t channels, LoopIdx input, L
 }
 
 /* workspace index of gradient (channel, tap) in this unit's part and panel. */
-static LoopIdx gradient_at(const ConvDw *c, LoopIdx channel, LoopIdx tap_y, LoopIdx tap_x)
-{
+static LoopIdx gradient_at(const ConvDw *c, LoopIdx channel, LoopIdx tap_y, LoopIdx tap_x) {
     LoopKernel *k = c->k;
     LoopIdx at = join(k, c->panel, c->s.ci, channel);
     at = join(k, join(k, at, c->s.kh, tap_y), c->s.kw, tap_x);
@@ -154,15 +151,15 @@ static LoopIdx gradient_at(const ConvDw *c, LoopIdx channel, LoopIdx tap_y, Loop
 }
 
 /* Sums one tile of gradients over the block and adds it to the part. */
-static void emit_tile(ConvDw *c, LoopIdx channel, int64_t channels, LoopIdx tap_y, LoopIdx tap_x)
-{
+static void emit_tile(ConvDw *c, LoopIdx channel, int64_t channels, LoopIdx tap_y, LoopIdx tap_x) {
     LoopKernel *k = c->k;
     const ConvSizes *s = &c->s;
     int64_t vectors = c->d.panel.vectors, lanes = c->d.panel.lanes;
     int64_t taps = c->tile.kh * c->tile.kw;
     LoopBuf acc = loop_reg(k, "acc", DT_f32, channels * taps * vectors, LOOP_LANES);
     LoopVal zero = loop_splat(k, loop_const(k, DT_f32, 0.0));
-    for (int64_t i = 0; i < channels * taps * vectors; i++) loop_store(k, acc, loop_idx(k, i), zero);
+    for (int64_t i = 0; i < channels * taps * vectors; i++)
+        loop_store(k, acc, loop_idx(k, i), zero);
     LoopIdx y = open_axis(k, LOOP_reduce, c->d.rows.size, c->rows);
     LoopIdx x = open_axis(k, LOOP_reduce, c->d.cols.size, c->cols);
     LoopIdx input = input_at(c, channel, join(k, y, s->sh, tap_y), join(k, x, s->sw, tap_x));
@@ -175,18 +172,19 @@ static void emit_tile(ConvDw *c, LoopIdx channel, int64_t channels, LoopIdx tap_
         int64_t offset = (p / taps * s->kh * s->kw + in_kernel) * lanes + i % vectors * LOOP_LANES;
         LoopIdx at = loop_idx_plus(k, to, offset);
         LoopVal sum = loop_load_vector(k, c->b->workspace, at);
-        loop_store(k, c->b->workspace, at, loop_op2(k, OP_add, sum, loop_load(k, acc, loop_idx(k, i))));
+        loop_store(k, c->b->workspace, at,
+                   loop_op2(k, OP_add, sum, loop_load(k, acc, loop_idx(k, i))));
     }
 }
 
 /* All taps of `channels` input channels from `channel`. */
-static void emit_channels(ConvDw *c, LoopIdx channel, int64_t channels)
-{
+static void emit_channels(ConvDw *c, LoopIdx channel, int64_t channels) {
     LoopKernel *k = c->k;
     if (c->local) emit_copy(c, channel, channels);
     LoopIdx a = open_axis(k, LOOP_serial, c->s.kh / c->tile.kh, LOOP_NO_BOUND);
     LoopIdx b = open_axis(k, LOOP_serial, c->s.kw / c->tile.kw, LOOP_NO_BOUND);
-    emit_tile(c, channel, channels, loop_idx_scale(k, a, c->tile.kh), loop_idx_scale(k, b, c->tile.kw));
+    emit_tile(c, channel, channels, loop_idx_scale(k, a, c->tile.kh),
+              loop_idx_scale(k, b, c->tile.kw));
     loop_close(k);
     loop_close(k);
 }
@@ -194,8 +192,7 @@ static void emit_channels(ConvDw *c, LoopIdx channel, int64_t channels)
 /* --- units --- */
 
 /* The channels of a unit: whole tiles, then one of what is left. The last unit may have fewer. */
-static void emit_all_channels(ConvDw *c)
-{
+static void emit_all_channels(ConvDw *c) {
     LoopKernel *k = c->k;
     int64_t size = c->d.channels.size, count = c->d.channels.count, step = c->tile.channels;
     int64_t last = c->s.ci - (count - 1) * size; // channels of the last unit
@@ -204,7 +201,8 @@ static void emit_all_channels(ConvDw *c)
         LoopIdx i = open_axis(k, LOOP_serial, size / step, LOOP_NO_BOUND);
         emit_channels(c, join(k, i, step, c->first), step);
         loop_close(k);
-        if (size % step) emit_channels(c, loop_idx_plus(k, c->first, size - size % step), size % step);
+        if (size % step)
+            emit_channels(c, loop_idx_plus(k, c->first, size - size % step), size % step);
         return;
     }
     // one loop over single tiles for all units, then channels one by one
@@ -221,8 +219,7 @@ static void emit_all_channels(ConvDw *c)
 }
 
 /* One block of pixels, number `block` in (sample, row, column). */
-static void emit_block(ConvDw *c, LoopIdx block)
-{
+static void emit_block(ConvDw *c, LoopIdx block) {
     LoopKernel *k = c->k;
     const ConvDwSplit *d = &c->d;
     c->origin_x = loop_idx_scale(k, loop_idx_mod(k, block, d->cols.count), d->cols.size);
@@ -237,30 +234,29 @@ static void emit_block(ConvDw *c, LoopIdx block)
     emit_all_channels(c);
 }
 
-static void zero_fill(LoopKernel *k, LoopBuf to, LoopIdx at, int64_t floats, LoopIdx bound)
-{
+static void zero_fill(LoopKernel *k, LoopBuf to, LoopIdx at, int64_t floats, LoopIdx bound) {
     LoopIdx i = open_axis(k, LOOP_vector, floats, bound);
     loop_store(k, to, loop_idx_add(k, at, i), loop_const(k, DT_f32, 0.0));
     loop_close(k);
 }
 
-static void emit_units(ConvDw *c)
-{
+static void emit_units(ConvDw *c) {
     LoopKernel *k = c->k;
     const ConvDwSplit *d = &c->d;
     int64_t floats = c->s.kh * c->s.kw * d->panel.lanes;
-    LoopIdx u = open_axis(k, LOOP_grid, d->channels.count * d->panel.count * d->parts, LOOP_NO_BOUND);
+    LoopIdx u =
+        open_axis(k, LOOP_grid, d->channels.count * d->panel.count * d->parts, LOOP_NO_BOUND);
     c->first = loop_idx_scale(k, loop_idx_mod(k, u, d->channels.count), d->channels.size);
     u = loop_idx_div(k, u, d->channels.count);
     c->panel = loop_idx_mod(k, u, d->panel.count);
     c->part = loop_idx_div(k, u, d->panel.count);
     c->turned = loop_local(k, "dy", DT_f32, d->rows.size * d->cols.size * d->panel.lanes);
-    if (c->local)
-        c->copied = loop_local(k, "x", DT_f32, c->tile.channels * c->span_y * c->span_x);
+    if (c->local) c->copied = loop_local(k, "x", DT_f32, c->tile.channels * c->span_y * c->span_x);
     LoopIdx zero = loop_idx(k, 0);
     bool even = d->channels.count * d->channels.size == c->s.ci;
     LoopIdx left = even ? LOOP_NO_BOUND : loop_idx_scale(k, left_of(k, c->s.ci, c->first), floats);
-    zero_fill(k, c->b->workspace, gradient_at(c, c->first, zero, zero), d->channels.size * floats, left);
+    zero_fill(k, c->b->workspace, gradient_at(c, c->first, zero, zero), d->channels.size * floats,
+              left);
     if (c->s.co % d->panel.lanes) // lanes without a channel
         zero_fill(k, c->turned, zero, d->rows.size * d->cols.size * d->panel.lanes, LOOP_NO_BOUND);
     LoopIdx begin = part_start(k, c->part, d->blocks, d->parts);
@@ -277,8 +273,7 @@ static void emit_units(ConvDw *c)
 /* --- parts together --- */
 
 /* sum[column][lane] = the parts of SUM_COLUMNS columns (channel, tap) from `column`, in order. */
-static void emit_sum(ConvDw *c, LoopBuf sum, LoopIdx column, LoopIdx left)
-{
+static void emit_sum(ConvDw *c, LoopBuf sum, LoopIdx column, LoopIdx left) {
     LoopKernel *k = c->k;
     const ConvDwSplit *d = &c->d;
     int64_t columns = c->s.ci * c->s.kh * c->s.kw, lanes = d->panel.lanes;
@@ -297,8 +292,7 @@ static void emit_sum(ConvDw *c, LoopBuf sum, LoopIdx column, LoopIdx left)
     loop_close(k);
 }
 
-static void emit_sums(ConvDw *c)
-{
+static void emit_sums(ConvDw *c) {
     LoopKernel *k = c->k;
     int64_t columns = c->s.ci * c->s.kh * c->s.kw, lanes = c->d.panel.lanes;
     int64_t chunks = (columns + SUM_COLUMNS - 1) / SUM_COLUMNS;
@@ -321,8 +315,7 @@ static void emit_sums(ConvDw *c)
     for (int j = 0; j < 3; j++) loop_close(k);
 }
 
-LoopKernel *lower_conv2d_dw(LowerContext *ctx, const Graph *g, const Node *kernel)
-{
+LoopKernel *lower_conv2d_dw(LowerContext *ctx, const Graph *g, const Node *kernel) {
     LowerBody *b = lower_body_new(ctx, g, kernel);
     ConvDw c = {.b = b, .k = b->k, .anchor = lower_body_anchor(b, OP_conv2d_dw)};
     c.s = split_conv_sizes(b->body, c.anchor);

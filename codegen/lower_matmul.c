@@ -1,13 +1,14 @@
 /* lower_matmul.c - matrix products: blocks of the result, an epilogue on each while it is in cache.
  *
  * Reads   a [batch.., m, k] (or [.., k, m]) and b [batch.., k, n] (or [.., n, k]).
- * Writes  a grid loop over blocks of the result. A block is summed into a local array by the way that
- *         ir/split.h chose: the library (inf_sgemm), vectors of columns, or dot products. Then
- *         the epilogue runs over it. When k is cut into parts, blocks go to the workspace instead and a
- *         second grid loop adds the parts in order and runs the epilogue.
+ * Writes  a grid loop over blocks of the result. A block is summed into a local array by the way
+ * that ir/split.h chose: the library (inf_sgemm), vectors of columns, or dot products. Then the
+ * epilogue runs over it. When k is cut into parts, blocks go to the workspace instead and a second
+ * grid loop adds the parts in order and runs the epilogue.
  *
- * Cuts depend on the sizes alone. Blocks at an end move back so that they are whole and compute some
- * elements twice, in the same way; only their own elements are stored. (Library tiles are exact.)
+ * Cuts depend on the sizes alone. Blocks at an end move back so that they are whole and compute
+ * some elements twice, in the same way; only their own elements are stored. (Library tiles are
+ * exact.)
  */
 #include "codegen/conv_tile.h"
 #include "codegen/lower.h"
@@ -27,51 +28,42 @@ typedef struct Matmul {
 
 /* --- small helpers over indices --- */
 
-static LoopIdx join(LoopKernel *k, LoopIdx first, int64_t extent, LoopIdx second)
-{
+static LoopIdx join(LoopKernel *k, LoopIdx first, int64_t extent, LoopIdx second) {
     return loop_idx_add(k, loop_idx_scale(k, first, extent), second);
 }
 
-static LoopIdx open_axis(LoopKernel *k, LoopAxisKind kind, int64_t extent, LoopIdx bound)
-{
+static LoopIdx open_axis(LoopKernel *k, LoopAxisKind kind, int64_t extent, LoopIdx bound) {
     return loop_idx_axis(k, loop_open(k, kind, extent, bound));
 }
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* min(a, most) for a >= low. */
-static LoopIdx at_most(LoopKernel *k, LoopIdx a, int64_t low, int64_t most)
-{
+static LoopIdx at_most(LoopKernel *k, LoopIdx a, int64_t low, int64_t most) {
     if (loop_idx_info(k, a)->high <= most) return a;
     LoopVal v = loop_op2(k, OP_min, loop_index(k, a), loop_const(k, DT_i32, (double)most));
     return loop_idx_val(k, v, low, most);
 }
 
 /* Start of piece i of `size`, moved back so that it ends within `extent`. */
-static LoopIdx clamped_start(LoopKernel *k, LoopIdx i, int64_t size, int64_t extent)
-{
+static LoopIdx clamped_start(LoopKernel *k, LoopIdx i, int64_t size, int64_t extent) {
     return at_most(k, loop_idx_scale(k, i, size), 0, extent - size);
 }
 
-/* What is left of an extent from piece i on: bound of a loop over the piece; none when all are whole. */
-static LoopIdx left_of(LoopKernel *k, SplitBlocks s, int64_t extent, LoopIdx i)
-{
+/* What is left of an extent from piece i on: bound of a loop over the piece; none when all are
+ * whole. */
+static LoopIdx left_of(LoopKernel *k, SplitBlocks s, int64_t extent, LoopIdx i) {
     if (s.size * s.count == extent) return LOOP_NO_BOUND;
     return loop_idx_plus(k, loop_idx_scale(k, i, -s.size), extent);
 }
 
-static LoopIdx lhs_at(const Matmul *c, LoopIdx row, LoopIdx depth)
-{
+static LoopIdx lhs_at(const Matmul *c, LoopIdx row, LoopIdx depth) {
     LoopKernel *k = c->k;
     return c->s.ta ? join(k, join(k, c->batch, c->s.k, depth), c->s.m, row)
                    : join(k, join(k, c->batch, c->s.m, row), c->s.k, depth);
 }
 
-static LoopIdx rhs_at(const Matmul *c, LoopIdx depth, LoopIdx col)
-{
+static LoopIdx rhs_at(const Matmul *c, LoopIdx depth, LoopIdx col) {
     LoopKernel *k = c->k;
     return c->s.tb ? join(k, join(k, c->batch, c->s.n, col), c->s.k, depth)
                    : join(k, join(k, c->batch, c->s.k, depth), c->s.n, col);
@@ -80,8 +72,7 @@ static LoopIdx rhs_at(const Matmul *c, LoopIdx depth, LoopIdx col)
 /* --- storing --- */
 
 /* Stores the kernel's results at (batch, row, col), `sum` being the product there. */
-static void store_results(Matmul *c, LoopIdx batch, LoopIdx row, LoopIdx col, LoopVal sum)
-{
+static void store_results(Matmul *c, LoopIdx batch, LoopIdx row, LoopIdx col, LoopVal sum) {
     const TypeInfo *t = val_info(c->b->body, c->anchor->out);
     LoopIdx index[NDIM_MAX];
     TypeInfo leading = {.ndim = t->ndim - 2};
@@ -94,8 +85,7 @@ static void store_results(Matmul *c, LoopIdx batch, LoopIdx row, LoopIdx col, Lo
 }
 
 /* The block's own elements to the results, or to the part's copy in the workspace. */
-static void emit_store(Matmul *c, bool moved)
-{
+static void emit_store(Matmul *c, bool moved) {
     LoopKernel *k = c->k;
     const MatmulSplit *s = &c->s;
     LoopIdx row0 = loop_idx_scale(k, c->row_block, s->rows.size);
@@ -112,14 +102,14 @@ static void emit_store(Matmul *c, bool moved)
         store_results(c, c->batch, row, col, sum);
     else
         loop_store(k, c->b->workspace,
-                   join(k, join(k, join(k, c->part, s->batch, c->batch), s->m, row), s->n, col), sum);
+                   join(k, join(k, join(k, c->part, s->batch, c->batch), s->m, row), s->n, col),
+                   sum);
     loop_close(k);
     loop_close(k);
 }
 
 /* Adds the parts in order. */
-static void emit_sums(Matmul *c)
-{
+static void emit_sums(Matmul *c) {
     LoopKernel *k = c->k;
     const MatmulSplit *s = &c->s;
     int64_t elems = s->batch * s->m * s->n;
@@ -131,7 +121,8 @@ static void emit_sums(Matmul *c)
     LoopIdx i = open_axis(k, LOOP_vector, chunk.size, left);
     loop_store(k, sum, i, loop_load(k, c->b->workspace, loop_idx_add(k, first, i)));
     loop_close(k);
-    LoopIdx part = loop_idx_plus(k, open_axis(k, LOOP_serial, s->depth.count - 1, LOOP_NO_BOUND), 1);
+    LoopIdx part =
+        loop_idx_plus(k, open_axis(k, LOOP_serial, s->depth.count - 1, LOOP_NO_BOUND), 1);
     i = open_axis(k, LOOP_vector, chunk.size, left);
     LoopIdx at = join(k, part, elems, loop_idx_add(k, first, i));
     LoopVal v = loop_op2(k, OP_add, loop_load(k, sum, i), loop_load(k, c->b->workspace, at));
@@ -149,25 +140,27 @@ static void emit_sums(Matmul *c)
 
 /* --- the library --- */
 
-static bool is_plain(const Matmul *c)
-{
+static bool is_plain(const Matmul *c) {
     const Graph *body = c->b->body;
     return c->s.depth.count == 1 && body->nout == 1 && body->out[0].id == c->anchor->out.id;
 }
 
-static void emit_library(Matmul *c)
-{
+static void emit_library(Matmul *c) {
     LoopKernel *k = c->k;
     const MatmulSplit *s = &c->s;
     LoopIdx rows = left_of(k, s->rows, s->m, c->row_block);
     LoopIdx cols = left_of(k, s->cols, s->n, c->col_block);
     LoopIdx depth = left_of(k, s->depth, s->k, c->part);
-    LoopGemm gemm = {
-        .ta = s->ta, .tb = s->tb,
-        .m = rows.id ? at_most(k, rows, 1, s->rows.size) : loop_idx(k, s->rows.size),
-        .n = cols.id ? at_most(k, cols, 1, s->cols.size) : loop_idx(k, s->cols.size),
-        .k = depth.id ? at_most(k, depth, 0, s->depth.size) : loop_idx(k, s->depth.size),
-        .a = c->lhs, .b = c->rhs, .lda = s->ta ? s->m : s->k, .ldb = s->tb ? s->k : s->n};
+    LoopGemm gemm = {.ta = s->ta,
+                     .tb = s->tb,
+                     .m = rows.id ? at_most(k, rows, 1, s->rows.size) : loop_idx(k, s->rows.size),
+                     .n = cols.id ? at_most(k, cols, 1, s->cols.size) : loop_idx(k, s->cols.size),
+                     .k = depth.id ? at_most(k, depth, 0, s->depth.size)
+                                   : loop_idx(k, s->depth.size),
+                     .a = c->lhs,
+                     .b = c->rhs,
+                     .lda = s->ta ? s->m : s->k,
+                     .ldb = s->tb ? s->k : s->n};
     LoopIdx row = loop_idx_scale(k, c->row_block, s->rows.size);
     LoopIdx col = loop_idx_scale(k, c->col_block, s->cols.size);
     gemm.a_at = lhs_at(c, row, c->first_k);
@@ -183,8 +176,7 @@ static void emit_library(Matmul *c)
 
 /* --- vectors of columns --- */
 
-static void emit_columns(Matmul *c)
-{
+static void emit_columns(Matmul *c) {
     LoopKernel *k = c->k;
     const MatmulSplit *s = &c->s;
     int64_t vectors = s->cols.size >= 2 * LOOP_LANES ? 2 : 1, lanes = vectors * LOOP_LANES;
@@ -228,8 +220,7 @@ typedef struct DotTile {
 } DotTile;
 
 /* The tile with the fewest cycles: two multiply-adds and two loads a cycle. */
-static DotTile choose_dot_tile(int64_t rows, int64_t cols)
-{
+static DotTile choose_dot_tile(int64_t rows, int64_t cols) {
     DotTile best = {1, 1};
     int64_t least = INT64_MAX;
     for (int64_t r = 1; r <= rows && r <= DOTS_TILE_MAX; r++)
@@ -246,26 +237,29 @@ static DotTile choose_dot_tile(int64_t rows, int64_t cols)
 }
 
 /* Sum of buf[at + stride * l] over l in [from, from + n), by halves. */
-static LoopVal sum_lanes(LoopKernel *k, LoopBuf buf, LoopIdx at, int64_t stride, int64_t from, int64_t n)
-{
+static LoopVal sum_lanes(LoopKernel *k, LoopBuf buf, LoopIdx at, int64_t stride, int64_t from,
+                         int64_t n) {
     if (n == 1) return loop_load(k, buf, loop_idx_plus(k, at, from * stride));
     LoopVal low = sum_lanes(k, buf, at, stride, from, n / 2);
     return loop_op2(k, OP_add, low, sum_lanes(k, buf, at, stride, from + n / 2, n / 2));
 }
 
 /* The accumulators' lanes added up into the block. */
-static void emit_lane_sums(Matmul *c, DotTile tile, LoopBuf acc, LoopIdx row, LoopIdx col)
-{
+static void emit_lane_sums(Matmul *c, DotTile tile, LoopBuf acc, LoopIdx row, LoopIdx col) {
     LoopKernel *k = c->k;
     int64_t count = tile.rows * tile.cols;
     LoopBuf flat = loop_local(k, "flat", DT_f32, count * LOOP_LANES);
     LoopBuf turned = loop_local(k, "turned", DT_f32, count * LOOP_LANES);
     for (int64_t i = 0; i < count; i++)
         loop_store(k, flat, loop_idx(k, i * LOOP_LANES), loop_load(k, acc, loop_idx(k, i)));
-    loop_transpose(k, (LoopTranspose){
-        .to = turned, .to_at = loop_idx(k, 0), .to_stride = count,
-        .from = flat, .from_at = loop_idx(k, 0), .from_stride = LOOP_LANES,
-        .rows = loop_idx(k, count), .cols = loop_idx(k, LOOP_LANES)});
+    loop_transpose(k, (LoopTranspose){.to = turned,
+                                      .to_at = loop_idx(k, 0),
+                                      .to_stride = count,
+                                      .from = flat,
+                                      .from_at = loop_idx(k, 0),
+                                      .from_stride = LOOP_LANES,
+                                      .rows = loop_idx(k, count),
+                                      .cols = loop_idx(k, LOOP_LANES)});
     LoopIdx i = open_axis(k, LOOP_serial, tile.rows, LOOP_NO_BOUND);
     LoopIdx j = open_axis(k, LOOP_vector, tile.cols, LOOP_NO_BOUND);
     LoopVal sum = sum_lanes(k, turned, join(k, i, tile.cols, j), count, 0, LOOP_LANES);
@@ -276,8 +270,7 @@ static void emit_lane_sums(Matmul *c, DotTile tile, LoopBuf acc, LoopIdx row, Lo
 }
 
 /* Places of k after the last whole vector. */
-static void emit_tail(Matmul *c, DotTile tile, LoopIdx depth, LoopIdx row, LoopIdx col)
-{
+static void emit_tail(Matmul *c, DotTile tile, LoopIdx depth, LoopIdx row, LoopIdx col) {
     LoopKernel *k = c->k;
     LoopIdx whole = loop_idx_scale(k, loop_idx_div(k, depth, LOOP_LANES), LOOP_LANES);
     LoopIdx rest = loop_idx_add(k, depth, loop_idx_scale(k, whole, -1));
@@ -292,8 +285,7 @@ static void emit_tail(Matmul *c, DotTile tile, LoopIdx depth, LoopIdx row, LoopI
     for (int l = 0; l < 3; l++) loop_close(k);
 }
 
-static void emit_dots(Matmul *c)
-{
+static void emit_dots(Matmul *c) {
     LoopKernel *k = c->k;
     const MatmulSplit *s = &c->s;
     DotTile tile = choose_dot_tile(s->rows.size, s->cols.size);
@@ -333,15 +325,13 @@ static void emit_dots(Matmul *c)
 
 /* --- units --- */
 
-static LoopIdx take(LoopKernel *k, LoopIdx *u, int64_t extent)
-{
+static LoopIdx take(LoopKernel *k, LoopIdx *u, int64_t extent) {
     LoopIdx i = loop_idx_mod(k, *u, extent);
     *u = loop_idx_div(k, *u, extent);
     return i;
 }
 
-static void open_unit(Matmul *c)
-{
+static void open_unit(Matmul *c) {
     LoopKernel *k = c->k;
     const MatmulSplit *s = &c->s;
     int64_t units = s->depth.count * s->batch * s->rows.count * s->cols.count;
@@ -355,8 +345,7 @@ static void open_unit(Matmul *c)
     c->first_col = clamped_start(k, c->col_block, s->cols.size, s->n);
 }
 
-LoopKernel *lower_matmul(LowerContext *ctx, const Graph *g, const Node *kernel)
-{
+LoopKernel *lower_matmul(LowerContext *ctx, const Graph *g, const Node *kernel) {
     LowerBody *b = lower_body_new(ctx, g, kernel);
     Matmul c = {.b = b, .k = b->k, .anchor = lower_body_anchor(b, OP_matmul)};
     c.s = split_matmul(b->body, c.anchor);

@@ -8,7 +8,7 @@
 #include "ir/split.h"
 
 enum {
-    THIN_MAX = 16,       /* rows or columns of a thin product */
+    THIN_MAX = 16, /* rows or columns of a thin product */
     SHORT_K_MAX = 32,
     COLUMNS_K_MAX = 512, /* more, and a thin product is better cut along K */
     DOTS_K_MIN = 512,
@@ -53,7 +53,8 @@ static void cut_tiles(MatmulSplit *s) {
 
 MatmulSplit split_matmul(const Graph *body, const Node *matmul) {
     const TypeInfo *a = val_info(body, matmul->in[0]), *c = val_info(body, matmul->out);
-    MatmulSplit s = {.batch = 1, .ta = node_int(matmul, ATTR_ta, 0), .tb = node_int(matmul, ATTR_tb, 0)};
+    MatmulSplit s = {
+        .batch = 1, .ta = node_int(matmul, ATTR_ta, 0), .tb = node_int(matmul, ATTR_tb, 0)};
     for (int i = 0; i + 2 < c->ndim; i++) s.batch *= c->dim[i];
     s.m = c->dim[c->ndim - 2];
     s.n = c->dim[c->ndim - 1];

@@ -1,7 +1,8 @@
 /* conv_test.c - generated convolutions against the evaluator's naive loops.
  *
  * Kernel sizes, strides, paddings, odd sizes and channel counts; the same bits for 1, 2 and 4
- * threads; an epilogue gives the bits of the separate operations. All kernels are one shared object.
+ * threads; an epilogue gives the bits of the separate operations. All kernels are one shared
+ * object.
  */
 #include "tests/codegen/kernel_set.h"
 
@@ -16,8 +17,7 @@ typedef struct Sizes {
     int64_t n, ci, h, w, co, kh, kw, sh, sw, ph, pw;
 } Sizes;
 
-static Type f32(const KernelSet *set, int64_t a, int64_t b, int64_t c, int64_t d)
-{
+static Type f32(const KernelSet *set, int64_t a, int64_t b, int64_t c, int64_t d) {
     return type_intern(set->m->types, DT_f32, 4, (int64_t[]){a, b, c, d});
 }
 
@@ -25,27 +25,20 @@ typedef struct Types {
     Type x, w, y;
 } Types;
 
-static Types types_of(const KernelSet *set, const Sizes *s)
-{
-    int64_t oh = (s->h + 2 * s->ph - s->kh) / s->sh + 1, ow = (s->w + 2 * s->pw - s->kw) / s->sw + 1;
+static Types types_of(const KernelSet *set, const Sizes *s) {
+    int64_t oh = (s->h + 2 * s->ph - s->kh) / s->sh + 1,
+            ow = (s->w + 2 * s->pw - s->kw) / s->sw + 1;
     return (Types){f32(set, s->n, s->ci, s->h, s->w), f32(set, s->co, s->ci, s->kh, s->kw),
                    f32(set, s->n, s->co, oh, ow)};
 }
 
-static Val input(Builder *b, Type type)
-{
-    return graph_add_input(b->g, type, (Port){0});
-}
+static Val input(Builder *b, Type type) { return graph_add_input(b->g, type, (Port){0}); }
 
-static void output(Builder *b, Val v)
-{
-    graph_add_output(b->g, v, (Port){0});
-}
+static void output(Builder *b, Val v) { graph_add_output(b->g, v, (Port){0}); }
 
 /* A body with the one convolution; its operands are the first two inputs, `extra` (when given) gets
  * one more, of type `type`. */
-static Val add_conv(KernelSet *set, Builder *b, const Sizes *s, Op op, Type type, Val *extra)
-{
+static Val add_conv(KernelSet *set, Builder *b, const Sizes *s, Op op, Type type, Val *extra) {
     Types t = types_of(set, s);
     Type first = op == OP_conv2d_dx ? t.y : t.x, second = op == OP_conv2d_dw ? t.y : t.w;
     Val in[2];
@@ -58,26 +51,23 @@ static Val add_conv(KernelSet *set, Builder *b, const Sizes *s, Op op, Type type
     return graph_add(b, op, 2, in, 2, attr, given)->out;
 }
 
-static int add_case(KernelSet *set, const Sizes *s, Op op)
-{
+static int add_case(KernelSet *set, const Sizes *s, Op op) {
     char text[96];
-    snprintf(text, sizeof text, "%s n%d %dx%dx%d to %d k%dx%d s%d,%d p%d,%d", op_name(op), (int)s->n,
-             (int)s->ci, (int)s->h, (int)s->w, (int)s->co, (int)s->kh, (int)s->kw, (int)s->sh,
-             (int)s->sw, (int)s->ph, (int)s->pw);
+    snprintf(text, sizeof text, "%s n%d %dx%dx%d to %d k%dx%d s%d,%d p%d,%d", op_name(op),
+             (int)s->n, (int)s->ci, (int)s->h, (int)s->w, (int)s->co, (int)s->kh, (int)s->kw,
+             (int)s->sh, (int)s->sw, (int)s->ph, (int)s->pw);
     Builder b = kernel_set_body(set);
     output(&b, add_conv(set, &b, s, op, (Type){0}, NULL));
     return kernel_set_add(set, b.g, op_name(op), text);
 }
 
-static void add_all(KernelSet *set, const Sizes *s)
-{
+static void add_all(KernelSet *set, const Sizes *s) {
     add_case(set, s, OP_conv2d);
     add_case(set, s, OP_conv2d_dx);
     add_case(set, s, OP_conv2d_dw);
 }
 
-static void check_all(KernelSet *set)
-{
+static void check_all(KernelSet *set) {
     kernel_set_build(set, getenv("INFINIC_TEST_CC"), getenv("INFINIC_TEST_MARCH"));
     int bad = 0;
     for (int i = 0; i < set->n; i++) bad += !(kernel_set_check(set, i, 1e-5) <= 1e-5);
@@ -86,8 +76,7 @@ static void check_all(KernelSet *set)
 }
 
 /* Every kernel size, stride and padding on small odd planes. */
-static void test_sweep(void **state)
-{
+static void test_sweep(void **state) {
     (void)state;
     bool all = getenv("INFINIC_LONG") != NULL;
     KernelSet *set = kernel_set_new();
@@ -97,27 +86,35 @@ static void test_sweep(void **state)
             for (int64_t p = 0; p <= 3; p++)
                 for (int64_t h = 5; h <= 9; h += 2) {
                     if (number++ % 3 != 0 && !all) continue;
-                    Sizes z = {.n = 2, .ci = 1 + number % 5, .h = h, .w = h + number % 4,
-                               .co = 1 + number % 7, .kh = k, .kw = k, .sh = s, .sw = s, .ph = p, .pw = p};
+                    Sizes z = {.n = 2,
+                               .ci = 1 + number % 5,
+                               .h = h,
+                               .w = h + number % 4,
+                               .co = 1 + number % 7,
+                               .kh = k,
+                               .kw = k,
+                               .sh = s,
+                               .sw = s,
+                               .ph = p,
+                               .pw = p};
                     add_all(set, &z);
                 }
     check_all(set);
 }
 
 static const Sizes special[] = {
-    {1, 1, 28, 28, 16, 3, 3, 1, 1, 0, 0},  {3, 16, 26, 26, 32, 3, 3, 1, 1, 0, 0},
-    {2, 3, 13, 7, 10, 3, 5, 2, 1, 1, 2},   {1, 5, 9, 17, 33, 5, 3, 1, 2, 2, 0},
-    {2, 7, 8, 8, 48, 1, 1, 1, 1, 0, 0},    {2, 7, 8, 8, 17, 1, 1, 2, 2, 0, 0},
-    {1, 3, 16, 16, 20, 8, 8, 8, 8, 0, 0},  {2, 2, 10, 10, 70, 7, 7, 2, 2, 3, 3},
-    {1, 4, 1, 1, 4, 1, 1, 1, 1, 0, 0},     {1, 2, 5, 5, 3, 5, 5, 1, 1, 0, 0},
-    {1, 2, 3, 3, 3, 3, 3, 1, 1, 4, 4},     {2, 3, 6, 6, 5, 2, 2, 3, 3, 1, 1},
+    {1, 1, 28, 28, 16, 3, 3, 1, 1, 0, 0},   {3, 16, 26, 26, 32, 3, 3, 1, 1, 0, 0},
+    {2, 3, 13, 7, 10, 3, 5, 2, 1, 1, 2},    {1, 5, 9, 17, 33, 5, 3, 1, 2, 2, 0},
+    {2, 7, 8, 8, 48, 1, 1, 1, 1, 0, 0},     {2, 7, 8, 8, 17, 1, 1, 2, 2, 0, 0},
+    {1, 3, 16, 16, 20, 8, 8, 8, 8, 0, 0},   {2, 2, 10, 10, 70, 7, 7, 2, 2, 3, 3},
+    {1, 4, 1, 1, 4, 1, 1, 1, 1, 0, 0},      {1, 2, 5, 5, 3, 5, 5, 1, 1, 0, 0},
+    {1, 2, 3, 3, 3, 3, 3, 1, 1, 4, 4},      {2, 3, 6, 6, 5, 2, 2, 3, 3, 1, 1},
     {1, 64, 14, 14, 128, 3, 3, 1, 1, 1, 1}, {1, 1, 1, 700, 2, 1, 9, 1, 1, 0, 4},
-    {1, 300, 7, 7, 8, 3, 3, 1, 1, 1, 1},   {1, 2, 12, 12, 3, 11, 11, 1, 1, 5, 5},
-    {5, 20, 11, 11, 40, 3, 3, 1, 1, 1, 1}, {1, 40, 5, 400, 3, 3, 3, 1, 1, 1, 1},
+    {1, 300, 7, 7, 8, 3, 3, 1, 1, 1, 1},    {1, 2, 12, 12, 3, 11, 11, 1, 1, 5, 5},
+    {5, 20, 11, 11, 40, 3, 3, 1, 1, 1, 1},  {1, 40, 5, 400, 3, 3, 3, 1, 1, 1, 1},
 };
 
-static void test_special(void **state)
-{
+static void test_special(void **state) {
     (void)state;
     KernelSet *set = kernel_set_new();
     for (size_t i = 0; i < sizeof special / sizeof *special; i++) add_all(set, &special[i]);
@@ -125,8 +122,7 @@ static void test_special(void **state)
 }
 
 /* Bias and ReLU after a forward convolution: kernel `fused` and the chain conv, then map. */
-static void test_fused_forward(void **state)
-{
+static void test_fused_forward(void **state) {
     (void)state;
     KernelSet *set = kernel_set_new();
     Sizes s = {3, 5, 11, 9, 20, 3, 3, 1, 1, 1, 1};
@@ -165,10 +161,10 @@ static void test_fused_forward(void **state)
 
 /* The mask of a ReLU below, and an old gradient that is added to: gradients with an operand of the
  * result's shape. */
-static void test_fused_gradients(void **state)
-{
+static void test_fused_gradients(void **state) {
     (void)state;
-    static const Sizes sizes[] = {{3, 16, 13, 13, 8, 3, 3, 1, 1, 0, 0}, {2, 3, 9, 9, 21, 3, 3, 2, 2, 1, 1}};
+    static const Sizes sizes[] = {{3, 16, 13, 13, 8, 3, 3, 1, 1, 0, 0},
+                                  {2, 3, 9, 9, 21, 3, 3, 2, 2, 1, 1}};
     KernelSet *set = kernel_set_new();
     int plain[4], fused[4], map[4], n = 0;
     for (size_t i = 0; i < 2; i++)
@@ -206,8 +202,7 @@ static void test_fused_gradients(void **state)
     kernel_set_free(set);
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sweep),
         cmocka_unit_test(test_special),

@@ -1,7 +1,7 @@
 /* matmul_test.c - generated matrix products against the evaluator.
  *
- * Every way of split_matmul, ragged blocks, cut depths, batches, all four transpositions; the same bits
- * for 1, 2 and 4 threads; an epilogue gives the bits of the separate operations.
+ * Every way of split_matmul, ragged blocks, cut depths, batches, all four transpositions; the same
+ * bits for 1, 2 and 4 threads; an epilogue gives the bits of the separate operations.
  */
 #include "tests/codegen/kernel_set.h"
 
@@ -18,29 +18,23 @@ typedef struct Sizes {
     int64_t batch, m, n, k;
 } Sizes;
 
-static Type f32(const KernelSet *set, const Sizes *s, int64_t rows, int64_t cols)
-{
+static Type f32(const KernelSet *set, const Sizes *s, int64_t rows, int64_t cols) {
     int ndim = s->batch > 0 ? 3 : 2; // batch 0: no batch axis
     int64_t dim[3] = {s->batch, rows, cols};
     return type_intern(set->m->types, DT_f32, ndim, dim + 3 - ndim);
 }
 
-static Val input(Builder *b, Type type)
-{
-    return graph_add_input(b->g, type, (Port){0});
-}
+static Val input(Builder *b, Type type) { return graph_add_input(b->g, type, (Port){0}); }
 
 /* The product; operands are the first two inputs, `extra` (when given) gets one of its shape. */
-static Val add_product(KernelSet *set, Builder *b, const Sizes *s, bool ta, bool tb, Val *extra)
-{
+static Val add_product(KernelSet *set, Builder *b, const Sizes *s, bool ta, bool tb, Val *extra) {
     Val x = input(b, ta ? f32(set, s, s->k, s->m) : f32(set, s, s->m, s->k));
     Val y = input(b, tb ? f32(set, s, s->n, s->k) : f32(set, s, s->k, s->n));
     if (extra) *extra = input(b, f32(set, s, s->m, s->n));
     return build_matmul(b, x, y, ta, tb);
 }
 
-static int add_case(KernelSet *set, const Sizes *s, bool ta, bool tb)
-{
+static int add_case(KernelSet *set, const Sizes *s, bool ta, bool tb) {
     char text[96];
     snprintf(text, sizeof text, "matmul %d: %d x %d x %d ta%d tb%d", (int)s->batch, (int)s->m,
              (int)s->n, (int)s->k, ta, tb);
@@ -50,15 +44,14 @@ static int add_case(KernelSet *set, const Sizes *s, bool ta, bool tb)
 }
 
 static const Sizes sizes[] = {
-    {0, 64, 10, 1843},  {0, 10, 1843, 64},  {0, 64, 1843, 10},  {0, 1, 1, 1},       {0, 1, 300, 700},
-    {0, 3, 17, 2050},   {0, 17, 3, 2050},   {0, 65, 130, 33},   {0, 7, 16, 1000},   {0, 130, 16, 31},
-    {0, 33, 700, 5},    {0, 200, 300, 100}, {0, 20, 24, 5000},  {3, 5, 40, 20},     {3, 40, 50, 60},
-    {2, 16, 70, 600},   {5, 9, 11, 13},     {0, 129, 513, 17},  {0, 2, 2, 100000},  {0, 16, 16, 513},
-    {0, 100, 40, 1},    {0, 40, 15, 4},
+    {0, 64, 10, 1843}, {0, 10, 1843, 64},  {0, 64, 1843, 10}, {0, 1, 1, 1},      {0, 1, 300, 700},
+    {0, 3, 17, 2050},  {0, 17, 3, 2050},   {0, 65, 130, 33},  {0, 7, 16, 1000},  {0, 130, 16, 31},
+    {0, 33, 700, 5},   {0, 200, 300, 100}, {0, 20, 24, 5000}, {3, 5, 40, 20},    {3, 40, 50, 60},
+    {2, 16, 70, 600},  {5, 9, 11, 13},     {0, 129, 513, 17}, {0, 2, 2, 100000}, {0, 16, 16, 513},
+    {0, 100, 40, 1},   {0, 40, 15, 4},
 };
 
-static void test_sizes(void **state)
-{
+static void test_sizes(void **state) {
     (void)state;
     KernelSet *set = kernel_set_new();
     int ways[3] = {0}, cut = 0;
@@ -80,12 +73,14 @@ static void test_sizes(void **state)
 }
 
 /* relu(x @ y + old), old and two results, in one kernel and as product, then map. */
-static void test_fused(void **state)
-{
+static void test_fused(void **state) {
     (void)state;
     KernelSet *set = kernel_set_new();
-    static const Sizes shapes[] = {{0, 65, 10, 1000}, {0, 10, 600, 64}, {0, 150, 200, 90},
-                                   {2, 20, 30, 3000}, {0, 24, 24, 4000}};
+    static const Sizes shapes[] = {{0, 65, 10, 1000},
+                                   {0, 10, 600, 64},
+                                   {0, 150, 200, 90},
+                                   {2, 20, 30, 3000},
+                                   {0, 24, 24, 4000}};
     int plain[10], fused[10], map[10], n = 0;
     for (size_t i = 0; i < 5; i++)
         for (int tb = 0; tb < 2; tb++, n++) {
@@ -123,8 +118,7 @@ static void test_fused(void **state)
     kernel_set_free(set);
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_fused),
