@@ -16,8 +16,6 @@
  */
 #include "passes/fuse.h"
 
-#include "ir/panic.h"
-
 #include <string.h>
 
 /* ---- classes ---------------------------------------------------------------------------- */
@@ -30,7 +28,6 @@ static FuseClass class_of(const Node *n) {
     case KIND_source: return FUSE_inline;
     case KIND_movement: return n->op == OP_concat || n->op == OP_copy ? FUSE_member : FUSE_inline;
     case KIND_region: return FUSE_repeat;
-    case KIND_composite: panic_graph(NULL, n->span, "fuse: %s is not a primitive", op_name(n->op));
     default: return FUSE_anchor;
     }
 }
@@ -362,7 +359,22 @@ static Graph *fuse_graph(const Graph *g, PassContext *ctx, bool top) {
     return fuse_emit(&f, g->nnode, bodies);
 }
 
+/* In the pipeline all nodes are primitives; a module read from text can hold others. */
+static bool primitives_only(Diag *d, const Graph *g) {
+    for (int i = 0; i < g->nnode; i++) {
+        const Node *n = g->node[i];
+        if (n->op == OP_repeat && !primitives_only(d, n->body)) return false;
+        if (n->op != OP_kernel && op_kind(n->op) != KIND_composite) continue;
+        DiagRef ref = diag_error(d, E030, n->span, "%s is no primitive operation", op_name(n->op));
+        diag_hint(d, ref, "fuse comes after decompose, and once");
+        return false;
+    }
+    return true;
+}
+
 bool pass_fuse(PassContext *ctx) {
+    for (int i = 0; i < ctx->mod->ngraph; i++)
+        if (!primitives_only(ctx->mod->diag, ctx->mod->graph[i])) return false;
     for (int i = 0; i < ctx->mod->ngraph; i++)
         ctx->mod->graph[i] = fuse_graph(ctx->mod->graph[i], ctx, true);
     return true;

@@ -42,6 +42,19 @@ static void lay_segment(Module *m, bool decay) {
     if (segment.elems > 0) m->segment[m->nsegment++] = segment;
 }
 
+/* Whether all blocks together can be counted in bytes, with states and later uses. */
+static bool fits(const Module *m) {
+    const int64_t elems_max = (int64_t)1 << 50;
+    int64_t left = elems_max;
+    for (int i = 0; i < m->nparam; i++) {
+        const Param *p = &m->param[i];
+        int64_t elems = type_elems(m->types, p->type), uses = p->uses > 1 ? p->uses : 1;
+        if (elems > elems_max / uses || elems * uses + PARAM_ALIGN * uses > left) return false;
+        left -= elems * uses + PARAM_ALIGN * uses;
+    }
+    return true;
+}
+
 static void lay_out(Module *m) {
     m->flat_elems = 0;
     m->nsegment = 0;
@@ -253,6 +266,10 @@ static Graph *build_update(Module *m, Arena *scratch) {
 
 bool pass_optim(PassContext *ctx) {
     Module *m = ctx->mod;
+    if (!fits(m)) {
+        diag_error(m->diag, E026, (Span){0}, "the parameters have more than 2^50 elements");
+        return false;
+    }
     lay_out(m);
     m->nstate = state_count(&m->train.optimizer);
     if (module_graph(m, "train") == NULL) return true;

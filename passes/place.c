@@ -58,6 +58,8 @@ static int64_t grad_offset(const Module *m, const Port *port) {
     return (p->use_offset_elems + (port->use - 1) * stride) * FLOAT_BYTES;
 }
 
+static int64_t metric_offset(int64_t index) { return SCALAR_METRICS + 2 * index * PLACE_ALIGN; }
+
 bool place_fixed_address(const Module *m, const Graph *g, const Port *port, Addr *addr) {
     const Segment *segment = &m->segment[0];
     if (port->role == ROLE_flat_weight || port->role == ROLE_flat_grad ||
@@ -82,8 +84,8 @@ bool place_fixed_address(const Module *m, const Graph *g, const Port *port, Addr
         break;
     case ROLE_loss_sum: at = SCALAR_LOSS_SUM; break;
     case ROLE_loss_count: at = SCALAR_LOSS_COUNT; break;
-    case ROLE_metric_sum: at = SCALAR_METRICS + 2 * port->index * PLACE_ALIGN; break;
-    case ROLE_metric_count: at = SCALAR_METRICS + (2 * port->index + 1) * PLACE_ALIGN; break;
+    case ROLE_metric_sum: at = metric_offset(port->index); break;
+    case ROLE_metric_count: at = metric_offset(port->index) + PLACE_ALIGN; break;
     case ROLE_scalar: at = port->index * FLOAT_BYTES; break;
     case ROLE_grad_norm: at = SCALAR_GRAD_NORM; break;
     case ROLE_update_ok: at = SCALAR_UPDATE_OK; break;
@@ -99,7 +101,7 @@ static int64_t scalar_bytes(const Module *m) {
             const Port *port = &m->graph[i]->out_port[k];
             if (port->role == ROLE_metric_sum && port->index >= metrics) metrics = port->index + 1;
         }
-    return SCALAR_METRICS + 2 * metrics * PLACE_ALIGN;
+    return metric_offset(metrics);
 }
 
 /* ---- the limit -------------------------------------------------------------------------- */
@@ -188,6 +190,7 @@ static void size_flat_regions(Module *m, int in_flight) {
 
 bool pass_place(PassContext *ctx) {
     Module *m = ctx->mod;
+    if (!place_accepts(m)) return false;
     int in_flight = ctx->table != NULL ? ctx->table->peak_in_flight : 1;
     PlaceOptions options = {.no_reuse = ctx->options->no_reuse, .slots = in_flight > 1};
     Holders holders = {{0}};

@@ -1,6 +1,8 @@
 /* place.h - what the parts of the place pass share.
  *
  *   place.c        regions, fixed addresses, the pass, the memory limit
+ *   place_input.c  what of valid IR can be placed
+ *   place_scan.c   reading a graph through its views
  *   place_copy.c   copies where a value cannot be where it must end up
  *   place_alloc.c  buffers: which values share one, and how long each lives
  *   place_pack.c   buffers into offsets
@@ -16,6 +18,9 @@
 #include "passes/pass.h"
 
 enum { PLACE_ALIGN = 64 };
+
+/* False after a diagnostic: nodes outside kernels, sizes beyond all machines. */
+bool place_accepts(const Module *m);
 
 /* ---- reading a graph through its views ---- */
 
