@@ -428,8 +428,7 @@ void settings_list(FILE *out) {
         fprintf(out, "%s: %s\n", section_table[s].name, section_table[s].doc);
         for (int k = 0; k < KEY_COUNT; k++)
             if ((int)key_table[k].section == s)
-                fprintf(out, "  %-14s %-30s %s%s\n", key_table[k].name, key_table[k].type,
-                        key_table[k].doc,
-                        key_table[k].when == BUILD ? "" : " (also a flag of the executable)");
+                fprintf(out, "  %-14s %-36s %s%s\n", key_table[k].name, key_table[k].type,
+                        key_table[k].doc, key_table[k].when == BUILD ? " (part of the code)" : "");
     }
 }
