@@ -43,7 +43,8 @@ void lint_program(Lower *l) {
     for (uint32_t i = 0; i < l->settings.config.n; i++) {
         const ConfigEntry *c = &l->settings.config.data[i];
         if (c->name[0] != '_' && !program_mentions(l, c->name))
-            diag_warn(l->diag, WARN_UNUSED_VALUE, c->span, "config key '%s' is never used", c->name);
+            diag_warn(l->diag, WARN_UNUSED_VALUE, c->span, "config key '%s' is never used",
+                      c->name);
     }
     for (uint32_t i = 0; i < l->blocks.n; i++) {
         const Ast *block = l->blocks.data[i];
