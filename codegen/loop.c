@@ -281,6 +281,17 @@ LoopVal loop_random(LoopKernel *k, int64_t stream, LoopIdx element) {
     return result_new(k, s, DT_f32, 1);
 }
 
+LoopBuf loop_random_row(LoopKernel *k, int64_t stream, LoopIdx first, LoopAxis axis,
+                        int64_t elems) {
+    LoopBuf b = loop_local(k, "random", DT_f32, elems);
+    LoopStmt *s = stmt_add(k, LOOP_STMT_fill);
+    s->stream = stream;
+    s->index = first;
+    s->axis = axis;
+    s->buf = b;
+    return b;
+}
+
 void loop_gemm(LoopKernel *k, LoopGemm gemm) {
     LoopStmt *s = stmt_add(k, LOOP_STMT_gemm);
     s->gemm = ARENA_NEW(k->arena, LoopGemm);

@@ -118,6 +118,7 @@ typedef enum LoopStmtKind {
     LOOP_STMT_store,    /* buf[index] = arg[0], only where arg[1] (when given) is true */
     LOOP_STMT_fold,     /* result = buf[0] after folding buf[0 .. low) by halves with op */
     LOOP_STMT_random,   /* result (f32 in [0, 1)) = element `index` of `stream` */
+    LOOP_STMT_fill,     /* buf[0 ..] = elements of `stream` from `index` on, one for each of axis */
     LOOP_STMT_gemm,     /* gemm */
     LOOP_STMT_transpose /* transpose */
 } LoopStmtKind;
@@ -253,6 +254,10 @@ LoopVal loop_load_vector(LoopKernel *k, LoopBuf b, LoopIdx at);
 void loop_store(LoopKernel *k, LoopBuf b, LoopIdx at, LoopVal v);
 void loop_store_if(LoopKernel *k, LoopBuf b, LoopIdx at, LoopVal v, LoopVal condition);
 LoopVal loop_random(LoopKernel *k, int64_t stream, LoopIdx element);
+/* A private array of `elems` that holds the numbers from element `first` on for the iterations of
+ * `axis`, at (axis - its begin); declared and filled at the current place, outside the axis's loop.
+ */
+LoopBuf loop_random_row(LoopKernel *k, int64_t stream, LoopIdx first, LoopAxis axis, int64_t elems);
 void loop_gemm(LoopKernel *k, LoopGemm gemm);
 void loop_transpose(LoopKernel *k, LoopTranspose transpose);
 const LoopValInfo *loop_val_info(const LoopKernel *k, LoopVal v);

@@ -213,11 +213,49 @@ static LoopVal emit_iota(LowerBody *b, const Node *n, const LoopIdx *index) {
     return v;
 }
 
+enum { RANDOM_ROW_MAX = 16384 };
+
+/* Iterations of the open vector loop when the element `at` moves by one with each of them; else 0.
+ */
+static int64_t random_row(const LowerBody *b, LoopIdx at, LoopIdx *first) {
+    LoopKernel *k = b->k;
+    const LoopStmt *loop = k->open[k->depth];
+    if (k->depth == 0 || loop->kind != LOOP_STMT_loop) return 0;
+    const LoopAxisInfo a = k->axis.data[loop->axis.id];
+    if (a.kind != LOOP_vector || a.extent == 1) return 0;
+    LoopIdx axis = loop_idx_axis(k, loop->axis);
+    LoopIdx rest = loop_idx_add(k, at, loop_idx_scale(k, axis, -1));
+    if (loop_idx_depth(k, rest) >= k->depth) return 0;
+    int64_t n = a.extent;
+    *first = rest;
+    if (a.begin.id) {
+        *first = loop_idx_add(k, rest, a.begin);
+        if (!a.bound.id) return 0;
+        LoopIdx size = loop_idx_add(k, a.bound, loop_idx_scale(k, a.begin, -1));
+        if (loop_idx_info(k, size)->nterm > 0) return 0;
+        n = loop_idx_info(k, size)->constant;
+    }
+    return n <= RANDOM_ROW_MAX ? n : 0;
+}
+
+/* Numbers come four at a time: a vector loop finds those of all its iterations in an array. */
 static LoopVal emit_random(LowerBody *b, const Node *n, const LoopIdx *index) {
-    LoopIdx at = lower_offset(b->k, type_of(b, n->out), index);
-    int before = loop_seek(b->k, loop_idx_depth(b->k, at));
-    LoopVal v = loop_random(b->k, node_int(n, ATTR_stream, 0), at);
-    loop_seek(b->k, before);
+    LoopKernel *k = b->k;
+    LoopIdx at = lower_offset(k, type_of(b, n->out), index), first = {0};
+    int64_t stream = node_int(n, ATTR_stream, 0), row = random_row(b, at, &first);
+    int before = loop_seek(k, row ? k->depth - 1 : loop_idx_depth(k, at));
+    LoopVal v = {0};
+    if (row) {
+        LoopAxis axis = k->open[k->depth]->axis;
+        LoopBuf buf = loop_random_row(k, stream, first, axis, row);
+        LoopIdx begin = k->axis.data[axis.id].begin, in_row = loop_idx_axis(k, axis);
+        if (begin.id) in_row = loop_idx_add(k, in_row, loop_idx_scale(k, begin, -1));
+        loop_seek(k, k->depth);
+        v = loop_load(k, buf, in_row);
+    } else {
+        v = loop_random(k, stream, at);
+    }
+    loop_seek(k, before);
     return v;
 }
 

@@ -156,19 +156,18 @@ INF_INLINE inf_v16 inf_fma16(inf_v16 a, inf_v16 b, inf_v16 c) {
 #if defined __AVX512F__
     return (inf_v16)__builtin_ia32_vfmaddps512_mask(a, b, c, (unsigned short)-1, 4);
 #elif defined __FMA__
-#define INF_LOW(x) INF_SHUFFLE(x, x, 0, 1, 2, 3, 4, 5, 6, 7)
+#define INF_LOW(x)  INF_SHUFFLE(x, x, 0, 1, 2, 3, 4, 5, 6, 7)
 #define INF_HIGH(x) INF_SHUFFLE(x, x, 8, 9, 10, 11, 12, 13, 14, 15)
     return INF_SHUFFLE(__builtin_ia32_vfmaddps256(INF_LOW(a), INF_LOW(b), INF_LOW(c)),
-                       __builtin_ia32_vfmaddps256(INF_HIGH(a), INF_HIGH(b), INF_HIGH(c)),
-                       0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+                       __builtin_ia32_vfmaddps256(INF_HIGH(a), INF_HIGH(b), INF_HIGH(c)), 0, 1, 2,
+                       3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
 #else
     float x[16], y[16], z[16];
     __builtin_memcpy(x, &a, sizeof x);
     __builtin_memcpy(y, &b, sizeof y);
     __builtin_memcpy(z, &c, sizeof z);
 #pragma GCC unroll 1
-    for (int lane = 0; lane < 16; lane++)
-        z[lane] = __builtin_fmaf(x[lane], y[lane], z[lane]);
+    for (int lane = 0; lane < 16; lane++) z[lane] = __builtin_fmaf(x[lane], y[lane], z[lane]);
     __builtin_memcpy(&c, z, sizeof z);
     return c;
 #endif
@@ -247,4 +246,15 @@ INF_INLINE float inf_random1(const InfEnv *env, uint32_t stream, uint32_t iterat
     uint32_t r[4];
     inf_random4(env, stream, iteration, element / 4, r);
     return (float)(r[element % 4] >> 8) * 0x1p-24f;
+}
+
+/* The numbers of elements [first, first + n) of a stream. */
+INF_INLINE void inf_random_fill(const InfEnv *env, uint32_t stream, uint32_t iteration,
+                                uint64_t first, int64_t n, float *out) {
+    for (int64_t i = 0; i < n;) {
+        uint32_t r[4];
+        inf_random4(env, stream, iteration, (first + (uint64_t)i) / 4, r);
+        for (uint64_t lane = (first + (uint64_t)i) % 4; lane < 4 && i < n; lane++)
+            out[i++] = (float)(r[lane] >> 8) * 0x1p-24f;
+    }
 }

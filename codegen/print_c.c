@@ -272,9 +272,9 @@ static void print_range(Printer *p, const LoopStmt *s) {
     fputs(";\n", p->out);
 }
 
-static void print_random(Printer *p, const LoopStmt *s) {
-    begin(p, s);
-    fprintf(p->out, "inf_random1(env, %" PRId64 "u, ", s->stream);
+/* Stream and iteration: the iterations of all enclosing repeats as one number. */
+static void print_stream(Printer *p, const LoopStmt *s) {
+    fprintf(p->out, "env, %" PRId64 "u, ", s->stream);
     for (int i = 0; i + 1 < p->k->iter_depth; i++) fputc('(', p->out);
     for (int i = 0; i < p->k->iter_depth; i++) {
         if (i > 0) fprintf(p->out, ") * %" PRId64 "u + ", p->k->iter_count[i]);
@@ -282,7 +282,35 @@ static void print_random(Printer *p, const LoopStmt *s) {
     }
     fputs(p->k->iter_depth ? ", (uint64_t)(" : "0, (uint64_t)(", p->out);
     print_index(p, s->index, false);
-    fputs("));\n", p->out);
+    fputs(")", p->out);
+}
+
+static void print_random(Printer *p, const LoopStmt *s) {
+    begin(p, s);
+    fputs("inf_random1(", p->out);
+    print_stream(p, s);
+    fputs(");\n", p->out);
+}
+
+static void print_fill(Printer *p, const LoopStmt *s) {
+    const LoopAxisInfo *a = &p->k->axis.data[s->axis.id];
+    line(p);
+    fputs("inf_random_fill(", p->out);
+    print_stream(p, s);
+    fputs(", ", p->out);
+    if (a->bound.id) {
+        fprintf(p->out, "INF_MIN(%" PRId64 ", ", a->extent);
+        print_index(p, a->bound, false);
+        fputs(")", p->out);
+    } else {
+        fprintf(p->out, "%" PRId64, a->extent);
+    }
+    if (a->begin.id) {
+        fputs(" - (", p->out);
+        print_index(p, a->begin, false);
+        fputs(")", p->out);
+    }
+    fprintf(p->out, ", %s%" PRIu32 ");\n", loop_buf_info(p->k, s->buf)->name, s->buf.id);
 }
 
 /* --- memory --- */
@@ -474,14 +502,23 @@ static void print_splat(Printer *p, const LoopStmt *s) {
 typedef void PrintStmt(Printer *p, const LoopStmt *s);
 
 static PrintStmt *const print_stmt[] = {
-    [LOOP_STMT_loop] = print_loop,     [LOOP_STMT_if] = print_if,
-    [LOOP_STMT_let] = print_let,       [LOOP_STMT_buf] = print_buf,
-    [LOOP_STMT_const] = print_const,   [LOOP_STMT_index] = print_index_value,
-    [LOOP_STMT_range] = print_range,   [LOOP_STMT_op] = print_op,
-    [LOOP_STMT_fma] = print_fma,       [LOOP_STMT_splat] = print_splat,
-    [LOOP_STMT_load] = print_load,     [LOOP_STMT_store] = print_store,
-    [LOOP_STMT_random] = print_random, [LOOP_STMT_fold] = print_fold,
-    [LOOP_STMT_gemm] = print_gemm,     [LOOP_STMT_transpose] = print_transpose,
+    [LOOP_STMT_loop] = print_loop,
+    [LOOP_STMT_if] = print_if,
+    [LOOP_STMT_let] = print_let,
+    [LOOP_STMT_buf] = print_buf,
+    [LOOP_STMT_const] = print_const,
+    [LOOP_STMT_index] = print_index_value,
+    [LOOP_STMT_range] = print_range,
+    [LOOP_STMT_op] = print_op,
+    [LOOP_STMT_fma] = print_fma,
+    [LOOP_STMT_splat] = print_splat,
+    [LOOP_STMT_load] = print_load,
+    [LOOP_STMT_store] = print_store,
+    [LOOP_STMT_random] = print_random,
+    [LOOP_STMT_fold] = print_fold,
+    [LOOP_STMT_fill] = print_fill,
+    [LOOP_STMT_gemm] = print_gemm,
+    [LOOP_STMT_transpose] = print_transpose,
 };
 
 static void print_block(Printer *p, const LoopBlock *block) {

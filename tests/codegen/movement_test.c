@@ -134,6 +134,32 @@ static void pooling(void **state) {
     kernels_free(s);
 }
 
+/* Random numbers are those of their elements, however the loops are cut. */
+static void random_rows(void **state) {
+    (void)state;
+    static const char *const body[] = {
+        "(%0: f32[30000]) { %1 = random_uniform {stream=1} : f32[30000] "
+        "%2 = const {value=0.9} : f32[30000] %3 = lt %1, %2 : bool[30000] "
+        "%4 = const {value=0.0} : f32[30000] %5 = select %3, %0, %4 : f32[30000] return %5, %3 }",
+        "(%0: f32[7,9001]) { %1 = random_uniform {stream=2} : f32[7,9001] "
+        "%2 = mul %0, %1 : f32[7,9001] return %2 }",
+        "(%0: f32[3,50]) { %1 = random_uniform {stream=5} : f32[3,50] "
+        "%2 = slice %1 {begin=[0,3], end=[3,50], step=[1,2]} : f32[3,24] return %2 }",
+    };
+    KernelSet *s = kernels_new();
+    for (size_t i = 0; i < sizeof body / sizeof body[0]; i++)
+        kernels_add(s, (KernelCase){.form = "map", .body = body[i]});
+    kernels_add(s, (KernelCase){.form = "reduce",
+                                .tolerance = 1e-5,
+                                .body = "(%0: f32[4,150]) { %1 = random_uniform {stream=1} : "
+                                        "f32[4,150] %2 = mul %0, %1 : f32[4,150] "
+                                        "%3 = reduce_sum %2 {axes=[1]} : f32[4] "
+                                        "%4 = broadcast %3 {axes=[0]} : f32[4,150] "
+                                        "%5 = sub %2, %4 : f32[4,150] return %5, %3 }"});
+    assert_int_equal(kernels_run(s), 0);
+    kernels_free(s);
+}
+
 /* Indices outside the table read nothing and add nothing (CASES G12). */
 static void gathers(void **state) {
     (void)state;
@@ -170,6 +196,7 @@ static void gathers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(pairs), cmocka_unit_test(others),
-                                       cmocka_unit_test(pooling), cmocka_unit_test(gathers)};
+                                       cmocka_unit_test(pooling), cmocka_unit_test(gathers),
+                                       cmocka_unit_test(random_rows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
