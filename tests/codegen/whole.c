@@ -53,7 +53,7 @@ Whole *whole_new(const WholeCase *c, WholeVariant v, Object *o) {
     return w;
 }
 
-uint32_t whole_launches(const Whole *w) { return w->program->steps.n; }
+uint32_t whole_steps(const Whole *w) { return w->program->steps.n; }
 
 void whole_free(Whole *w) {
     arena_free(&w->arena);

@@ -60,7 +60,7 @@ typedef struct Whole Whole;
 
 /* Compiles the case down to kernels, which are added to `o`. */
 Whole *whole_new(const WholeCase *c, WholeVariant v, Object *o);
-uint32_t whole_launches(const Whole *w); /* steps of all chunks */
+uint32_t whole_steps(const Whole *w); /* steps of all chunks */
 void whole_free(Whole *w);
 
 /* All results of one run as f32, sections one after another in the order of their making; equal
