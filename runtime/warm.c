@@ -8,7 +8,7 @@
 #include "runtime/file.h"
 #include "runtime/gemm.h"
 
-enum { SMALL = 64, FORMS = 8, SIDE = 512, DEPTH = 1024, ROUNDS = 2 };
+enum { SMALL = 64, FORMS = 8, SIDE = 512, DEPTH = 1024 };
 enum { IN_BYTES = SIDE * DEPTH * 4, OUT_BYTES = SIDE * SIDE * 4 };
 
 static bool has_products(const Plan *plan) {
@@ -26,13 +26,19 @@ static void small_products(const float *in, float *out, int threads) {
                       out + t * SIDE * SIDE, SMALL, form >> 2);
 }
 
-/* The form that packs, twice: the allocator keeps a block of a size it has seen. */
+/* The form that packs, in sizes that change: the allocator keeps blocks of sizes it has seen and
+ * leaves gaps between them, in this order as many as it ever does. */
 static void large_products(const float *in, float *out, int threads) {
+    static const int64_t shapes[][3] = {{128, 512, 784},
+                                        {SIDE, SIDE, DEPTH},
+                                        {SIDE, SIDE, DEPTH},
+                                        {128, 512, 784},
+                                        {SIDE, SIDE, DEPTH}};
 #pragma omp parallel for schedule(static, 1)
     for (int t = 0; t < threads; t++)
-        for (int round = 0; round < ROUNDS; round++)
-            inf_sgemm(0, 1, SIDE, SIDE, DEPTH, in, DEPTH, in, DEPTH, out + t * SIDE * SIDE, SIDE,
-                      0);
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+            inf_sgemm(0, 1, shapes[i][0], shapes[i][1], shapes[i][2], in, DEPTH, in, DEPTH,
+                      out + (int64_t)t * SIDE * SIDE, SIDE, 0);
 }
 
 InfCode inf_warm_up(InfError *e, const Plan *plan, int threads, uint64_t *resident,
