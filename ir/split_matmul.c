@@ -12,8 +12,9 @@ enum {
     SHORT_K_MAX = 32,
     COLUMNS_K_MAX = 512, /* more, and a thin product is better cut along K */
     DOTS_K_MIN = 512,
-    BLOCK_ROWS = 64,
-    BLOCK_COLS = 512,
+    DOTS_BLOCK = 64,
+    COLUMNS_BLOCK_ROWS = 32, /* a block stays in the L1 cache with its part of a short b */
+    COLUMNS_BLOCK_COLS = 128,
     UNITS_MIN = 16,
     TILES_MIN = 8,
     PART_K_MIN = 512,
@@ -64,8 +65,9 @@ MatmulSplit split_matmul(const Graph *body, const Node *matmul) {
         cut_tiles(&s);
         return s;
     }
-    s.rows = split_blocks(s.m, BLOCK_ROWS);
-    s.cols = split_blocks(s.n, s.way == MATMUL_columns ? BLOCK_COLS : BLOCK_ROWS);
+    bool columns = s.way == MATMUL_columns;
+    s.rows = split_blocks(s.m, columns ? COLUMNS_BLOCK_ROWS : DOTS_BLOCK);
+    s.cols = split_blocks(s.n, columns ? COLUMNS_BLOCK_COLS : DOTS_BLOCK);
     int64_t units = s.batch * s.rows.count * s.cols.count;
     s.depth = (SplitBlocks){s.k, 1};
     if (s.way == MATMUL_dots) cut_depth(&s, units > 0 ? ceil_div(UNITS_MIN, units) : 1);
