@@ -28,9 +28,10 @@ typedef struct Program Program;
 
 /* Lowers every kernel node to the loop form, names and shares equal kernels, and builds the plan.
  * `table` is the schedule (ir/table.h). */
-Program *codegen_build(Module *m, const struct Table *table, const CodegenOptions *options, Arena *arena);
+Program *codegen_build(Module *m, const struct Table *table, const CodegenOptions *options,
+                       Arena *arena);
 
-/* The plan with kernel functions NULL: for printing schedule, params and info without an executable. */
+/* The plan with kernel functions NULL: to print schedule, params and info without an executable. */
 const struct Plan *codegen_plan(const Program *p);
 
 /* The whole C file: kernels, tables, main. Same bytes for the same input. */

@@ -145,7 +145,8 @@ static int run_cc(const CcCommand *cc) {
     if (rc == ENOENT) {
         fprintf(stderr,
                 "infinic: error: no C compiler: '%s' is not on the PATH\n"
-                "  = hint: install one (Debian, Ubuntu: apt-get install gcc), or name it: CC=clang infinic ...\n",
+                "  = hint: install one (Debian, Ubuntu: apt-get install gcc), or name it: "
+                 "CC=clang infinic ...\n",
                 cc->arg[0]);
         return EXIT_IO;
     }
@@ -154,7 +155,8 @@ static int run_cc(const CcCommand *cc) {
         return io_error("cannot start", cc->arg[0]);
     }
     if (status == 0) return 0;
-    fprintf(stderr, "infinic: error: '%s' failed with status %d; its own words:\n", cc->arg[0], status);
+    fprintf(stderr, "infinic: error: '%s' failed with status %d; its own words:\n", cc->arg[0],
+            status);
     print_log(log);
     return EXIT_INTERNAL;
 }
@@ -185,7 +187,8 @@ static int place_output(const char *made, const char *output) {
         errno = ENAMETOOLONG;
         return io_error("cannot write", output);
     }
-    bool special = stat(output, &st) == 0 && !S_ISREG(st.st_mode); /* a device: written, not replaced */
+    /* a device is written, not replaced */
+    bool special = stat(output, &st) == 0 && !S_ISREG(st.st_mode);
     if (special) snprintf(part, sizeof part, "%s", output);
     int from = open(made, O_RDONLY);
     int to = open(part, O_WRONLY | O_CREAT | O_TRUNC, 0777);

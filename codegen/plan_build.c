@@ -9,7 +9,8 @@
 #include <string.h>
 
 _Static_assert((int)SCALAR_COUNT == (int)HOST_SCALAR_COUNT, "host scalars");
-_Static_assert((int)SCALAR_lr == (int)HOST_lr && (int)SCALAR_clip == (int)HOST_clip, "host scalars");
+_Static_assert((int)SCALAR_lr == (int)HOST_lr && (int)SCALAR_clip == (int)HOST_clip,
+               "host scalars");
 _Static_assert((int)REGION_count == (int)PLAN_REGION_count, "regions");
 _Static_assert((int)REGION_scratch == (int)PLAN_REGION_scratch, "regions");
 _Static_assert((int)INIT_uniform == (int)PLAN_INIT_uniform, "initialisers");

@@ -62,10 +62,12 @@ static void print_params(const Program *p, FILE *out) {
         print_dims(out, r->ndim, r->dim);
         fputs(", .stored = ", out);
         print_dims(out, r->ndim, r->stored);
-        fprintf(out, ",\n     .init = %u, .transposed = %u, .trainable = %u, .decay = %u, .init_a = ",
+        fprintf(out,
+                ",\n     .init = %u, .transposed = %u, .trainable = %u, .decay = %u, .init_a = ",
                 r->init, r->transposed, r->trainable, r->decay);
         print_double(out, r->init_a);
-        fprintf(out, ", .uses = %d, .use_offset = %" PRId64 ", .use_stride = %" PRId64 ", .place = ",
+        fprintf(out,
+                ", .uses = %d, .use_offset = %" PRId64 ", .use_stride = %" PRId64 ", .place = ",
                 r->uses, r->use_offset, r->use_stride);
         print_string(out, r->place);
         fputs("},\n", out);
@@ -244,8 +246,8 @@ static void print_train(const PlanTrain *t, FILE *out) {
     fputs("    .train = {\n", out);
     print_data(out, "data", &t->data);
     print_data(out, "eval_data", &t->eval_data);
-    fprintf(out, "        .eval_present = %u, .eval_every = %" PRId64 ", .steps = %" PRId64, t->eval_present,
-            t->eval_every, t->steps);
+    fprintf(out, "        .eval_present = %u, .eval_every = %" PRId64 ", .steps = %" PRId64,
+            t->eval_present, t->eval_every, t->steps);
     fprintf(out, ", .epochs = %" PRId64 ", .seed = %" PRId64 ",\n", t->epochs, t->seed);
     fprintf(out, "        .optimizer = %u, .schedule = %u, .warmup = %" PRId64, t->optimizer,
             t->schedule, t->warmup);
@@ -290,7 +292,8 @@ static void print_plan(const Program *p, uint64_t hash, FILE *out) {
     fprintf(out, "    .dp = %d, .tp = %d, .pp = %d, .vpp = %d,\n    .region_bytes = ", plan->dp,
             plan->tp, plan->pp, plan->vpp);
     print_dims(out, PLAN_REGION_count, plan->region_bytes);
-    fprintf(out, ",\n    .flat_bytes = %" PRId64 ", .nstate = %d,\n", plan->flat_bytes, plan->nstate);
+    fprintf(out, ",\n    .flat_bytes = %" PRId64 ", .nstate = %d,\n", plan->flat_bytes,
+            plan->nstate);
     fprintf(out, "    .grad_norm = %" PRId64 ", .update_ok = %" PRId64 ",\n", plan->grad_norm,
             plan->update_ok);
     print_table_field(out, "param", "params", "nparam", plan->nparam);

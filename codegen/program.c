@@ -127,7 +127,8 @@ const struct Plan *codegen_plan(const Program *p) { return &p->plan; }
 
 /* A comment must not end early: a file name may hold anything. */
 static void print_comment_name(const char *name, FILE *out) {
-    for (; *name; name++) fputc(isalnum((unsigned char)*name) || strchr("._-", *name) ? *name : '_', out);
+    for (; *name; name++)
+        fputc(isalnum((unsigned char)*name) || strchr("._-", *name) ? *name : '_', out);
 }
 
 static void print_kernel(const Program *p, uint32_t i, FILE *out) {

@@ -2,7 +2,8 @@
  *
  * The order in which a reduction, a matrix product over a long K or a convolution's weight gradient
  * adds its terms is fixed by these rules, so results depend neither on the thread count nor on what
- * a kernel is fused with. fuse asks for the workspace that the parts need; codegen cuts the same way.
+ * a kernel is fused with. fuse asks for the workspace that the parts need; codegen cuts
+ * the same way.
  */
 #ifndef INFINIC_IR_SPLIT_H
 #define INFINIC_IR_SPLIT_H
@@ -12,7 +13,7 @@
 /* Bytes of scratch that a kernel with this body needs for its partial results; 0 when none. */
 int64_t split_workspace_bytes(const Graph *body);
 
-/* --- blocks: an extent cut into `count` equal pieces of `size`, the last one possibly shorter --- */
+/* --- blocks: an extent cut into `count` equal pieces of `size`, the last may be shorter --- */
 
 typedef struct SplitBlocks {
     int64_t size, count;
@@ -23,11 +24,11 @@ SplitBlocks split_blocks(int64_t extent, int64_t most);
 
 /* --- reductions ---
  *
- * The domain's axes are merged into alternating groups of kept and reduced axes; the innermost group
- * is the run. A reduction is cut into items, numbered by reduced place:
- *   inner  the run is reduced: an item is up to `block` neighbours of it, or, when the run is short,
- *          `group` whole runs; element i of a run goes to lane i % lanes, and the lanes are added by
- *          halves at the end: lane l and lane l + lanes / 2, and so on
+ * The domain's axes are merged into alternating groups of kept and reduced axes; the innermost
+ * group is the run. A reduction is cut into items, numbered by reduced place:
+ *   inner  the run is reduced: an item is up to `block` neighbours of it, or, when the run is
+ *          short, `group` whole runs; element i of a run goes to lane i % lanes, and the lanes are
+ *          added by halves at the end: lane l and lane l + lanes / 2, and so on
  *   else   the run is kept, columns are summed: an item is up to `block` reduced places in order
  * Items are put together in item_lanes lanes the same way (columns: in order, one lane). */
 typedef struct SplitAxes {
@@ -45,8 +46,8 @@ typedef struct ReduceSplit {
     int64_t results;
     int64_t tile;            /* columns that are summed together */
     int lanes, item_lanes;
-    bool apart;              /* items go to the workspace [reduction][result][item], or
-                                [reduction][item][result] when not inner, before they are put together */
+    bool apart; /* items go to the workspace [reduction][result][item], or, when not inner,
+                   [reduction][item][result], before they are put together */
 } ReduceSplit;
 
 ReduceSplit split_reduce(const Graph *body, const Node *reduce);

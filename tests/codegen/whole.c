@@ -190,7 +190,7 @@ static const float *find_section(const WholeResult *r, const char *name, int64_t
     return NULL;
 }
 
-/* ---- the update, checked by PyTorch's formulas in f64 ------------------------------------------ */
+/* ---- the update, checked by PyTorch's formulas in f64 -------------------- */
 
 typedef struct Element {
     double weight, state[WHOLE_STATES_MAX];
@@ -257,7 +257,8 @@ static const char *check_update(const Whole *w, const InfEngine *m, const WholeE
                 ok &= near((double)state[s * w->m->flat_elems + at + k], x.state[s],
                            1 + fabs(mean) + mean * mean);
             if (!ok)
-                return arena_printf(&r->arena, "the update of parameter %d, element %lld: %g, not %g",
+                return arena_printf(&r->arena,
+                                    "the update of parameter %d, element %lld: %g, not %g",
                                     i, (long long)k, (double)param[at + k], x.weight);
         }
     }
@@ -269,7 +270,7 @@ static const char *check_update(const Whole *w, const InfEngine *m, const WholeE
     return NULL;
 }
 
-/* ---- running ---------------------------------------------------------------------------------- */
+/* ---- running -------------------- */
 
 static void run_update(const Whole *w, InfEngine *m) {
     const PlanRank *rank = &w->plan.program[0].rank[0];
@@ -339,7 +340,7 @@ const char *whole_run(Whole *w, const Object *o, const WholeExpected *e, int thr
     return why;
 }
 
-/* ---- comparing -------------------------------------------------------------------------------- */
+/* ---- comparing -------------------- */
 
 void whole_result_free(WholeResult *r) { arena_free(&r->arena); }
 
