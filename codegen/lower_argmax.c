@@ -26,7 +26,7 @@ LoopKernel *lower_argmax(LowerContext *ctx, const Graph *g, const Node *kernel) 
     lower_open_grid(k, out->ndim, out->dim, index);
     LoopBuf best = loop_reg(k, "best", in->dtype, 1, 1), place = loop_reg(k, "place", DT_i32, 1, 1);
     loop_store(k, best, zero,
-               loop_const(k, in->dtype, dtype_is_float(in->dtype) ? -INFINITY : INT32_MIN));
+               loop_const(k, in->dtype, dtype_is_float(in->dtype) ? -(double)INFINITY : INT32_MIN));
     loop_store(k, place, zero, loop_const(k, DT_i32, 0));
     LoopIdx j = loop_idx_axis(k, loop_open(k, LOOP_reduce, in->dim[axis], LOOP_NO_BOUND));
     memcpy(at, index, (size_t)axis * sizeof *at);

@@ -103,13 +103,13 @@ LoopKernel *lower_max_pool2d(LowerContext *ctx, const Graph *g, const Node *kern
     Pool p = {0};
     if (!pool_open(&p, ctx, g, kernel, OP_max_pool2d, false)) return p.k;
     LoopBuf x = lower_body_input(p.b, p.node->in[0]);
-    LoopBuf best = reg_new(&p, "best", p.out->dtype, -INFINITY),
+    LoopBuf best = reg_new(&p, "best", p.out->dtype, -(double)INFINITY),
             place = reg_new(&p, "place", DT_i32, -1);
     LoopIdx i, j;
     open_places(&p, p.window[0], p.window[1], &i, &j);
     LoopIdx iy = under(&p, 0, i), ix = under(&p, 1, j);
     LoopVal in = inside(&p, iy, p.h, ix, p.w);
-    LoopVal v = loop_load_if(p.k, x, plane_at(&p, p.h, p.w, iy, ix), in, -INFINITY);
+    LoopVal v = loop_load_if(p.k, x, plane_at(&p, p.h, p.w, iy, ix), in, -(double)INFINITY);
     LoopVal old = reg_get(&p, best), at = reg_get(&p, place);
     // larger, the first NaN, or the first of all
     LoopVal nan = compare(&p, OP_and, compare(&p, OP_ne, v, v), compare(&p, OP_eq, old, old));

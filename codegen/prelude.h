@@ -68,7 +68,7 @@ INF_INLINE float inf_log(float x) {
     y = m + y + n * 0.693359375f;
     y = x == 0.0f ? -__builtin_inff() : y;
     y = x < 0.0f ? __builtin_nanf("") : y;
-    return (x == __builtin_inff()) | (x != x) ? x : y;
+    return ((x == __builtin_inff()) | (x != x)) ? x : y;
 }
 
 INF_INLINE float inf_tanh(float x) {

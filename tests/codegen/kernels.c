@@ -186,9 +186,9 @@ static uint64_t next_random(uint64_t *state) {
 }
 
 static double make_value(const KernelCase *c, Dtype dtype, uint64_t *state) {
-    static const double special[] = {NAN,      INFINITY,  -INFINITY, 0.0,   -0.0,
-                                     0x1p-140, -0x1p-149, 1e30,      -1e30, 88.5,
-                                     -100.0,   1.0,       -1.0,      0.625, 2147483520.0};
+    static const double special[] = {(double)NAN, HUGE_VAL,  -HUGE_VAL, 0.0,   -0.0,
+                                     0x1p-140,    -0x1p-149, 1e30,      -1e30, 88.5,
+                                     -100.0,      1.0,       -1.0,      0.625, 2147483520.0};
     uint64_t r = next_random(state);
     if (dtype == DT_bool) return (double)(r & 1);
     if (dtype == DT_u8) return (double)(r & 255);
