@@ -60,11 +60,12 @@ static void announce(Trainer *t) {
     if (!inf_option_given(t->s.options, OPT_quiet)) {
         fprintf(stderr,
                 "%s: %lld parameters; %llu samples in %s; global batch %llu = %d x %lld x "
-                "%lld (replicas, microbatches, B); %lld steps, %lld an epoch; %d threads\n",
+                "%lld (replicas, microbatches, B); %lld steps, %lld an epoch; %d thread%s\n",
                 plan->model, (long long)parameters, (unsigned long long)t->s.data.count,
                 t->s.data.path, (unsigned long long)global, plan->dp,
                 (long long)plan->program[0].microbatches, (long long)plan->program[0].batch,
-                (long long)t->steps, (long long)t->per_epoch, t->s.engine.env.threads);
+                (long long)t->steps, (long long)t->per_epoch, t->s.engine.env.threads,
+                t->s.engine.env.threads == 1 ? "" : "s");
         if (rest)
             fprintf(stderr,
                     "%s: the last %llu samples of each epoch's order do not fill a global "
@@ -242,11 +243,11 @@ static InfCode save_final(InfError *e, Trainer *t) {
 static void summarise(Trainer *t) {
     double seconds = (inf_clock_ms() - t->started_ms) / 1e3;
     uint64_t measured = inf_session_measured(&t->s);
-    char loss[32], time[32];
+    char loss[32];
     fprintf(t->results,
-            "trained %lld steps in %s: loss %s; memory planned %.1f MB, measured %.1f "
+            "trained %lld steps in %.1f s: loss %s; memory planned %.1f MB, measured %.1f "
             "MB",
-            (long long)t->state.step, inf_duration_text(seconds, time),
+            (long long)(t->state.step - t->progress.first), seconds,
             inf_float_text(t->last_loss, loss), (double)t->s.planned_bytes / 1e6,
             (double)measured / 1e6);
     if (t->skipped) fprintf(t->results, "; %lld steps skipped", (long long)t->skipped);
