@@ -32,12 +32,12 @@ static int64_t image_at(const Walk *k, int64_t plane, int64_t y, int64_t x) {
 /* ---- convolution -------------------------------------------------------------------------- */
 
 /* Which of the three tensors is computed from the two others. */
-typedef enum Target { TARGET_Y, TARGET_X, TARGET_W } Target;
+typedef enum Tensor { TENSOR_Y, TENSOR_X, TENSOR_W } Tensor;
 
 typedef struct Conv {
     Walk k;
     double *x, *w, *y;
-    Target target;
+    Tensor target;
 } Conv;
 
 /* All products of one result element. */
@@ -51,14 +51,14 @@ static void conv_element(const Conv *c, int64_t n, int64_t o, int64_t oy, int64_
                                         ox * k->s[1] + j - k->p[1]);
                 int64_t at_w = ((o * k->c + ch) * k->kh + i) * k->kw + j;
                 if (at_x < 0) continue;
-                if (c->target == TARGET_Y) c->y[at_y] += c->x[at_x] * c->w[at_w];
-                if (c->target == TARGET_X) c->x[at_x] += c->y[at_y] * c->w[at_w];
-                if (c->target == TARGET_W) c->w[at_w] += c->y[at_y] * c->x[at_x];
+                if (c->target == TENSOR_Y) c->y[at_y] += c->x[at_x] * c->w[at_w];
+                if (c->target == TENSOR_X) c->x[at_x] += c->y[at_y] * c->w[at_w];
+                if (c->target == TENSOR_W) c->w[at_w] += c->y[at_y] * c->x[at_x];
             }
 }
 
 static void conv_run(const EvalNode *node, const EvalTensor *x, const EvalTensor *w,
-                     const EvalTensor *y, Target target) {
+                     const EvalTensor *y, Tensor target) {
     const TypeInfo *window = eval_info(node, w);
     Conv c = {.k = walk_of(node, eval_info(node, x), eval_info(node, y)),
               .x = x->data,
@@ -73,11 +73,11 @@ static void conv_run(const EvalNode *node, const EvalTensor *x, const EvalTensor
                 for (int64_t ox = 0; ox < c.k.ow; ox++) conv_element(&c, n, o, oy, ox);
 }
 
-void eval_conv2d(const EvalNode *x) { conv_run(x, &x->in[0], &x->in[1], &x->out[0], TARGET_Y); }
+void eval_conv2d(const EvalNode *x) { conv_run(x, &x->in[0], &x->in[1], &x->out[0], TENSOR_Y); }
 
-void eval_conv2d_dx(const EvalNode *x) { conv_run(x, &x->out[0], &x->in[1], &x->in[0], TARGET_X); }
+void eval_conv2d_dx(const EvalNode *x) { conv_run(x, &x->out[0], &x->in[1], &x->in[0], TENSOR_X); }
 
-void eval_conv2d_dw(const EvalNode *x) { conv_run(x, &x->in[0], &x->out[0], &x->in[1], TARGET_W); }
+void eval_conv2d_dw(const EvalNode *x) { conv_run(x, &x->in[0], &x->out[0], &x->in[1], TENSOR_W); }
 
 /* ---- pooling ------------------------------------------------------------------------------ */
 

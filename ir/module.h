@@ -25,6 +25,9 @@ typedef enum ScalarIndex {
     SCALAR_COUNT
 } ScalarIndex;
 
+/* What the program is compiled for: C for this CPU, or CUDA. Passes ask where targets differ. */
+typedef enum Target { TARGET_c, TARGET_cuda } Target;
+
 enum { PARAM_ALIGN = 128, STACK_MAX = REPEAT_DEPTH_MAX, SEGMENT_MAX = 2 };
 
 typedef enum InitKind {
@@ -132,6 +135,7 @@ struct Module {
     Diag *diag;
     const char *name;      /* of the model */
     const char *file;      /* base name of model.it */
+    Target target;         /* set by the driver before the passes */
     Param *param;
     int nparam, cap_param;
     ParamAlias *alias;

@@ -47,17 +47,86 @@ typedef struct InfEnv {
 
 typedef void InfKernel(void *const *arg, const InfEnv *env);
 
+/* A kernel is a C function, a function of the images, or a product by the device's library. */
+typedef enum PlanKernelKind {
+    PLAN_KERNEL_c,
+    PLAN_KERNEL_cuda,
+    PLAN_KERNEL_matmul
+} PlanKernelKind;
+
 typedef struct PlanKernel {
     const char *name;
-    InfKernel *fn;
+    InfKernel *fn;      /* PLAN_KERNEL_c; else NULL */
     const char *form;   /* "elementwise", "rows", "columns", "matmul", "conv", ... */
     const char *lines;  /* places in model.it it came from: "12:3 13:9" */
     int64_t bytes;      /* least traffic: each operand read once, each result written once */
     int64_t flops;
+    uint8_t kind;       /* PlanKernelKind */
+    uint32_t grid, block, shared_bytes; /* PLAN_KERNEL_cuda: one-dimensional; grid 0: nothing to do;
+                                           shared_bytes is dynamic shared memory */
+    uint32_t matmul;    /* PLAN_KERNEL_matmul: index into Plan.matmul */
 } PlanKernel;
 
+/* What a CUDA kernel gets by value after its pointers (one for each argument, in order):
+ *   extern "C" __global__ void NAME(T0 *a0, ..., InfDeviceEnv env)
+ * Numbers that change from step to step lie in device memory, so that a captured graph stays
+ * valid; microbatch and iterations are constants of the launch. */
+typedef struct InfDeviceMoment {
+    uint64_t seed, step;
+    /* For inf_stage: the data set's samples [0, count), the position in the epoch of the first
+     * sample of microbatch 0, where real samples end, and the epoch's permutation (permute.h);
+     * half_bits 0: file order. */
+    uint64_t position, end, count, key, half_bits;
+} InfDeviceMoment;
+
+typedef struct InfDeviceEnv {
+    const InfDeviceMoment *moment; /* device memory */
+    int32_t microbatch;
+    int32_t iter[PLAN_REPEAT_DEPTH_MAX];
+} InfDeviceEnv;
+
+/* The staging kernel, in every image as "inf_stage": samples of a data set in device memory into
+ * one microbatch's inputs, one block of PLAN_STAGE_BLOCK threads a sample (grid = batch). Inputs
+ * that a program lacks are NULL. Sample `row` stands at position + first + row; beyond `end`:
+ * pixels 0, label INF_TARGET_PAD, valid 0.
+ *   extern "C" __global__ void inf_stage(const unsigned char *pixels, const unsigned char *labels,
+ *       float *image, int *label, float *valid, const InfDeviceMoment *moment,
+ *       unsigned long long first, long long sample_pixels) */
+enum { PLAN_STAGE_BLOCK = 256 };
+
+/* A matrix product of the device's library, row-major: out[m, n] = op(a) * op(b), `batch` times.
+ * Operands are the step's args in kernel-argument order: a, b[, bias][, old][, out].
+ *   ta   a is stored [k, m], else [m, k];  tb: b is stored [n, k], else [k, n]
+ *   beta old (of out's shape, perhaps at out's address) is added */
+typedef enum PlanEpilogue {
+    PLAN_EPILOGUE_none,
+    PLAN_EPILOGUE_bias, /* f32 [n], added to every row */
+    PLAN_EPILOGUE_relu,
+    PLAN_EPILOGUE_relu_bias,
+    PLAN_EPILOGUE_gelu, /* tanh form */
+    PLAN_EPILOGUE_gelu_bias
+} PlanEpilogue;
+
+typedef struct PlanMatmul {
+    int64_t m, n, k, batch;
+    uint8_t ta, tb;
+    uint8_t dtype;      /* PlanDtype of a, b and out */
+    uint8_t tf32;       /* f32 operands may be rounded to tf32 */
+    uint8_t epilogue;   /* PlanEpilogue */
+    uint8_t beta;       /* 1: there is an old value */
+    int64_t lda, ldb, ldc;                   /* elements from row to row, as stored */
+    int64_t a_stride, b_stride, c_stride;    /* elements from matrix to matrix */
+} PlanMatmul;
+
+/* Device code: a cubin for one architecture ("sm_90a"), or PTX ("compute_80") for chips that no
+ * cubin names. */
+typedef struct PlanImage {
+    const char *arch;
+    const unsigned char *bytes, *end;
+} PlanImage;
+
 /* Operand of a step: base[region] + offset + sum over enclosing repeats of iteration * stride.
- * `stride` indexes Plan.stride (one entry per enclosing repeat, outermost first) when nstride > 0. */
+ * `stride` indexes Plan.stride (one entry per enclosing repeat, outermost first) if nstride > 0. */
 typedef struct PlanArg {
     int64_t offset;
     uint32_t stride;
@@ -86,7 +155,13 @@ typedef struct PlanChunk {
     uint32_t begin, end;
 } PlanChunk;
 
-typedef enum PlanTaskKind { PTASK_forward, PTASK_backward, PTASK_input, PTASK_weight, PTASK_update } PlanTaskKind;
+typedef enum PlanTaskKind {
+    PTASK_forward,
+    PTASK_backward,
+    PTASK_input,
+    PTASK_weight,
+    PTASK_update,
+} PlanTaskKind;
 
 typedef struct PlanTask {
     uint8_t kind;        /* PlanTaskKind */
@@ -102,7 +177,12 @@ typedef struct PlanRank {
 
 typedef enum PlanDtype { PLAN_f32, PLAN_bf16, PLAN_i32, PLAN_u8, PLAN_bool } PlanDtype;
 
-typedef enum PlanInit { PLAN_INIT_zeros, PLAN_INIT_ones, PLAN_INIT_normal, PLAN_INIT_uniform } PlanInit;
+typedef enum PlanInit {
+    PLAN_INIT_zeros,
+    PLAN_INIT_ones,
+    PLAN_INIT_normal,
+    PLAN_INIT_uniform,
+} PlanInit;
 
 /* A parameter block. Logical tensors are its slices along the nstack leading stack axes; the name
  * holds one '*' per stack axis. Stored dims may exceed logical ones (padding rows, never saved). */
@@ -118,7 +198,8 @@ typedef struct PlanParam {
     uint8_t trainable;
     uint8_t decay;
     double init_a;
-    int32_t uses;        /* gradient buffers; use u >= 1 at grad offset use_offset + (u - 1) * use_stride */
+    /* gradient buffers; use u >= 1 at grad offset use_offset + (u - 1) * use_stride */
+    int32_t uses;
     int64_t use_offset, use_stride;
     const char *place;   /* "12:3" */
 } PlanParam;
@@ -128,7 +209,13 @@ typedef struct PlanAlias {
     int32_t param;
 } PlanAlias;
 
-typedef enum PlanInputKind { PLAN_INPUT_image, PLAN_INPUT_label, PLAN_INPUT_tokens, PLAN_INPUT_targets, PLAN_INPUT_valid } PlanInputKind;
+typedef enum PlanInputKind {
+    PLAN_INPUT_image,
+    PLAN_INPUT_label,
+    PLAN_INPUT_tokens,
+    PLAN_INPUT_targets,
+    PLAN_INPUT_valid,
+} PlanInputKind;
 
 /* A staged batch tensor; dim[0] is the batch. */
 typedef struct PlanInput {
@@ -179,7 +266,13 @@ typedef struct PlanData {
 } PlanData;
 
 typedef enum PlanOptimizer { PLAN_OPTIM_sgd, PLAN_OPTIM_adam, PLAN_OPTIM_adamw } PlanOptimizer;
-typedef enum PlanSchedule { PLAN_SCHED_constant, PLAN_SCHED_linear, PLAN_SCHED_cosine, PLAN_SCHED_inverse_sqrt, PLAN_SCHED_wsd } PlanSchedule;
+typedef enum PlanSchedule {
+    PLAN_SCHED_constant,
+    PLAN_SCHED_linear,
+    PLAN_SCHED_cosine,
+    PLAN_SCHED_inverse_sqrt,
+    PLAN_SCHED_wsd,
+} PlanSchedule;
 
 /* Defaults of the run-time settings, and what is fixed. */
 typedef struct PlanTrain {
@@ -210,7 +303,7 @@ typedef struct PlanBuffer {
 typedef struct Plan {
     int32_t version;
     const char *model, *file;   /* "mnist_cnn", "mnist_cnn.it" */
-    const char *target;         /* "cpu" */
+    const char *target;         /* "cpu", "cuda" */
     const char *compiler;       /* infinic's version */
     const char *cpu_features;   /* comma-separated __builtin_cpu_supports names the kernels need */
     uint64_t hash;              /* of everything else */
@@ -241,6 +334,10 @@ typedef struct Plan {
     const PlanBuffer *buffer;
     uint32_t nbuffer;
     const char *checkpoint_prefix; /* may be missing on load, always written; NULL: none */
+    const PlanMatmul *matmul;      /* target "cuda" */
+    uint32_t nmatmul;
+    const PlanImage *image;
+    uint32_t nimage;
 } Plan;
 
 /* The runtime's entry: the generated main hands over its plan. */
@@ -255,7 +352,9 @@ char *inf_params_text(const Plan *plan);
 /* What generated kernels call. */
 void inf_sgemm(int ta, int tb, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
                const float *b, int64_t ldb, float *c, int64_t ldc, int accumulate);
-/* Philox 4x32-10: four words for counter (element / 4, stream, microbatch, iteration) and (seed, step). */
-void inf_random4(const InfEnv *env, uint32_t stream, uint32_t iteration, uint64_t block, uint32_t out[4]);
+/* Philox 4x32-10: four words for the counter (element / 4, stream, microbatch, iteration) and the
+ * key (seed, step). */
+void inf_random4(const InfEnv *env, uint32_t stream, uint32_t iteration, uint64_t block,
+                 uint32_t out[4]);
 
 #endif
