@@ -97,13 +97,15 @@ static void evaluate(void *const *arg, const InfEnv *env) {
     }
 }
 
+#define KERNEL(called, function, kind_of, at, b, f)                                                \
+    { .name = called, .fn = function, .form = kind_of, .lines = at, .bytes = b, .flops = f }
 static const PlanKernel kernels[] = {
-    {"forward", forward_first, "rows", "3:1", 200, 64},
-    {"forward_add", forward_add, "rows", "3:1", 200, 64},
-    {"backward", backward_first, "rows", "3:1", 200, 64},
-    {"backward_add", backward_add, "rows", "3:1", 200, 64},
-    {"update", update, "elementwise", "5:1", 3072, 512},
-    {"evaluate", evaluate, "rows", "3:1", 200, 64},
+    KERNEL("forward", forward_first, "rows", "3:1", 200, 64),
+    KERNEL("forward_add", forward_add, "rows", "3:1", 200, 64),
+    KERNEL("backward", backward_first, "rows", "3:1", 200, 64),
+    KERNEL("backward_add", backward_add, "rows", "3:1", 200, 64),
+    KERNEL("update", update, "elementwise", "5:1", 3072, 512),
+    KERNEL("evaluate", evaluate, "rows", "3:1", 200, 64),
 };
 
 #define AT(kind, bytes)                                                                            \

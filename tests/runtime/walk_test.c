@@ -31,8 +31,8 @@ static void kernel_a(void *const *arg, const InfEnv *env) { note("a", arg, env);
 
 static void kernel_b(void *const *arg, const InfEnv *env) { note("b", arg, env); }
 
-static const PlanKernel walk_kernels[] = {{"a", kernel_a, "rows", "1:1", 0, 0},
-                                          {"b", kernel_b, "rows", "1:1", 0, 0}};
+static const PlanKernel walk_kernels[] = {{.name = "a", .fn = kernel_a, .form = "rows"},
+                                          {.name = "b", .fn = kernel_b, .form = "rows"}};
 static const int64_t walk_strides[] = {40, 4, 40};
 static const PlanArg walk_args[] = {
     {.offset = 0, .region = PLAN_REGION_slot},
