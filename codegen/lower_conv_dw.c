@@ -16,7 +16,7 @@
 #include "codegen/conv_tile.h"
 #include "codegen/lower.h"
 
-enum { SUM_COLUMNS = 64 };
+enum { SUM_COLUMNS = 64, COPIED_FLOATS_MAX = 65536 };
 
 typedef struct ConvDw {
     LowerBody *b;
@@ -321,10 +321,12 @@ LoopKernel *lower_conv2d_dw(LowerContext *ctx, const Graph *g, const Node *kerne
     c.s = split_conv_sizes(b->body, c.anchor);
     if (c.s.ci * c.s.co * c.s.kh * c.s.kw == 0) return b->k;
     c.d = split_conv_dw(&c.s);
-    c.tile = conv_tile_taps(c.d.panel.vectors, c.d.channels.size, c.s.kh, c.s.kw);
     c.local = c.s.ph > 0 || c.s.pw > 0;
     c.span_y = (c.d.rows.size - 1) * c.s.sh + c.s.kh;
     c.span_x = (c.d.cols.size - 1) * c.s.sw + c.s.kw;
+    int64_t channels = c.d.channels.size, room = COPIED_FLOATS_MAX / (c.span_y * c.span_x);
+    if (c.local && channels > room) channels = room > 1 ? room : 1;
+    c.tile = conv_tile_taps(c.d.panel.vectors, channels, c.s.kh, c.s.kw);
     c.x = lower_body_input(b, c.anchor->in[0]);
     c.dy = lower_body_input(b, c.anchor->in[1]);
     emit_units(&c);

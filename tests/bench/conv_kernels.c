@@ -3,6 +3,10 @@
  *
  * usage: conv_kernels [threads]   in the source folder; INFINIC_KEEP_KERNELS=1 keeps the C text
  * Prints per kernel: least time of 200 runs, GFLOP/s, GB/s of least traffic.
+ * build: cc -I. -D_GNU_SOURCE tests/bench/conv_kernels.c tests/codegen/kernel_set.c
+ *        tests/codegen/object.c -o conv_kernels -Lbuild/release/codegen -Lbuild/release/runtime
+ *        -Lbuild/release/ir -linfinic_codegen -linfinic_runtime -linfinic_ir -ldnnl -ljansson
+ *        -lxxhash -lz -lm -fopenmp
  */
 #include "tests/codegen/kernel_set.h"
 
