@@ -206,6 +206,16 @@ LoopVal loop_op2(LoopKernel *k, Op op, LoopVal a, LoopVal b) {
     return loop_op(k, op, loop_val_info(k, a)->dtype, 2, arg);
 }
 
+LoopVal loop_compare(LoopKernel *k, Op op, LoopVal a, LoopVal b) {
+    LoopVal arg[2] = {a, b};
+    return loop_op(k, op, DT_bool, 2, arg);
+}
+
+LoopVal loop_select(LoopKernel *k, LoopVal condition, LoopVal yes, LoopVal no) {
+    LoopVal arg[3] = {condition, yes, no};
+    return loop_op(k, OP_select, loop_val_info(k, yes)->dtype, 3, arg);
+}
+
 LoopVal loop_fold(LoopKernel *k, Op op, LoopBuf b, int lanes) {
     LOOP_ASSERT(op_expr(op) && lanes >= 1 && (lanes & (lanes - 1)) == 0);
     LoopStmt *s = stmt_add(k, LOOP_STMT_fold);

@@ -240,7 +240,9 @@ LoopVal loop_range(LoopKernel *k, LoopIdx index, int64_t low, int64_t high);
 /* Elementwise ops by their row in ops.def; a reduction's op combines two values. Operands that are
  * vectors give a vector (add, sub, mul, div, neg, and reduce_sum only). */
 LoopVal loop_op(LoopKernel *k, Op op, Dtype dtype, int nargs, const LoopVal *arg);
-LoopVal loop_op2(LoopKernel *k, Op op, LoopVal a, LoopVal b); /* dtype of a */
+LoopVal loop_op2(LoopKernel *k, Op op, LoopVal a, LoopVal b);     /* dtype of a */
+LoopVal loop_compare(LoopKernel *k, Op op, LoopVal a, LoopVal b); /* bool */
+LoopVal loop_select(LoopKernel *k, LoopVal condition, LoopVal yes, LoopVal no);
 /* Combines b[0 .. lanes), lanes a power of two, by halves: b[l] with b[l + lanes / 2], and so on;
  * the buffer is used up. */
 LoopVal loop_fold(LoopKernel *k, Op op, LoopBuf b, int lanes);

@@ -5,16 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-static LoopVal compare(LoopKernel *k, Op op, LoopVal a, LoopVal b) {
-    LoopVal arg[2] = {a, b};
-    return loop_op(k, op, DT_bool, 2, arg);
-}
-
-static LoopVal choose(LoopKernel *k, LoopVal c, LoopVal yes, LoopVal no) {
-    LoopVal arg[3] = {c, yes, no};
-    return loop_op(k, OP_select, loop_val_info(k, yes)->dtype, 3, arg);
-}
-
 LoopKernel *lower_argmax(LowerContext *ctx, const Graph *g, const Node *kernel) {
     LowerBody *b = lower_body_new(ctx, g, kernel);
     LoopKernel *k = b->k;
@@ -33,10 +23,11 @@ LoopKernel *lower_argmax(LowerContext *ctx, const Graph *g, const Node *kernel) 
     memcpy(at + axis + 1, index + axis, (size_t)(out->ndim - axis) * sizeof *at);
     at[axis] = j;
     LoopVal v = lower_body_value(b, n->in[0], at), old = loop_load(k, best, zero);
-    LoopVal nan = compare(k, OP_and, compare(k, OP_ne, v, v), compare(k, OP_eq, old, old));
-    LoopVal better = compare(k, OP_or, compare(k, OP_gt, v, old), nan);
-    loop_store(k, place, zero, choose(k, better, loop_index(k, j), loop_load(k, place, zero)));
-    loop_store(k, best, zero, choose(k, better, v, old));
+    LoopVal nan =
+        loop_compare(k, OP_and, loop_compare(k, OP_ne, v, v), loop_compare(k, OP_eq, old, old));
+    LoopVal better = loop_compare(k, OP_or, loop_compare(k, OP_gt, v, old), nan);
+    loop_store(k, place, zero, loop_select(k, better, loop_index(k, j), loop_load(k, place, zero)));
+    loop_store(k, best, zero, loop_select(k, better, v, old));
     loop_close(k);
     lower_body_bind(b, n->out, loop_load(k, place, zero));
     lower_body_store_all(b, index);

@@ -306,11 +306,10 @@ static LoopVal both(LowerBody *b, LoopVal x, LoopVal y) {
 }
 
 static LoopVal choose(LowerBody *b, LoopVal condition, LoopVal yes, LoopVal no) {
-    LoopVal arg[3] = {condition, yes, no};
     int depth =
         max_int(value_depth(b, condition), max_int(value_depth(b, yes), value_depth(b, no)));
     int before = loop_seek(b->k, depth);
-    LoopVal v = loop_op(b->k, OP_select, loop_val_info(b->k, yes)->dtype, 3, arg);
+    LoopVal v = loop_select(b->k, condition, yes, no);
     loop_seek(b->k, before);
     return v;
 }
@@ -320,8 +319,8 @@ static LoopIdx clamp_index(LowerBody *b, LoopIdx index, int64_t size) {
     LoopVal inside = in_range(b, index, 0, size);
     if (!inside.id || size <= 0) return index;
     int before = loop_seek(b->k, loop_idx_depth(b->k, index));
-    LoopVal arg[3] = {inside, loop_index(b->k, index), loop_const(b->k, DT_i32, 0)};
-    LoopVal v = loop_op(b->k, OP_select, DT_i32, 3, arg);
+    LoopVal zero = loop_const(b->k, DT_i32, 0);
+    LoopVal v = loop_select(b->k, inside, loop_index(b->k, index), zero);
     loop_seek(b->k, before);
     return loop_idx_val(b->k, v, 0, size - 1);
 }

@@ -33,13 +33,11 @@ static Gather gather_new(LowerContext *ctx, const Graph *g, const Node *kernel, 
 /* Which row index number `i` names, in range; *good says whether it is in the table at all. */
 static LoopIdx row_of(Gather *t, LoopBuf index, LoopIdx i, LoopVal *good) {
     LoopVal v = loop_load(t->k, index, i);
-    LoopVal low[2] = {v, loop_const(t->k, DT_i32, 0)};
-    LoopVal high[2] = {v, loop_const(t->k, DT_i32, (double)t->rows)};
-    *good = loop_op2(t->k, OP_and, loop_op(t->k, OP_ge, DT_bool, 2, low),
-                     loop_op(t->k, OP_lt, DT_bool, 2, high));
-    LoopVal safe[3] = {*good, v, loop_const(t->k, DT_i32, 0)};
-    return loop_idx_val(t->k, loop_op(t->k, OP_select, DT_i32, 3, safe), 0,
-                        t->rows ? t->rows - 1 : 0);
+    LoopVal low = loop_compare(t->k, OP_ge, v, loop_const(t->k, DT_i32, 0));
+    LoopVal high = loop_compare(t->k, OP_lt, v, loop_const(t->k, DT_i32, (double)t->rows));
+    *good = loop_op2(t->k, OP_and, low, high);
+    LoopVal safe = loop_select(t->k, *good, v, loop_const(t->k, DT_i32, 0));
+    return loop_idx_val(t->k, safe, 0, t->rows ? t->rows - 1 : 0);
 }
 
 /* The open element of the anchor's result, from its row and column; stores all results there. */

@@ -81,16 +81,6 @@ static LoopVal reg_get(Pool *p, LoopBuf r) { return loop_load(p->k, r, loop_idx(
 
 static void reg_set(Pool *p, LoopBuf r, LoopVal v) { loop_store(p->k, r, loop_idx(p->k, 0), v); }
 
-static LoopVal choose(Pool *p, LoopVal c, LoopVal yes, LoopVal no) {
-    LoopVal arg[3] = {c, yes, no};
-    return loop_op(p->k, OP_select, loop_val_info(p->k, yes)->dtype, 3, arg);
-}
-
-static LoopVal compare(Pool *p, Op op, LoopVal a, LoopVal b) {
-    LoopVal arg[2] = {a, b};
-    return loop_op(p->k, op, DT_bool, 2, arg);
-}
-
 /* Input place under the open output element and window place. */
 static LoopIdx under(Pool *p, int axis, LoopIdx place) {
     LoopIdx at = loop_idx_scale(p->k, p->index[2 + axis], p->stride[axis]);
@@ -112,13 +102,15 @@ LoopKernel *lower_max_pool2d(LowerContext *ctx, const Graph *g, const Node *kern
     LoopVal v = loop_load_if(p.k, x, plane_at(&p, p.h, p.w, iy, ix), in, -(double)INFINITY);
     LoopVal old = reg_get(&p, best), at = reg_get(&p, place);
     // larger, the first NaN, or the first of all
-    LoopVal nan = compare(&p, OP_and, compare(&p, OP_ne, v, v), compare(&p, OP_eq, old, old));
-    LoopVal first = compare(&p, OP_lt, at, loop_const(p.k, DT_i32, 0));
-    LoopVal better = compare(&p, OP_or, compare(&p, OP_gt, v, old), compare(&p, OP_or, nan, first));
-    better = compare(&p, OP_and, in, better);
+    LoopVal nan = loop_compare(p.k, OP_and, loop_compare(p.k, OP_ne, v, v),
+                               loop_compare(p.k, OP_eq, old, old));
+    LoopVal first = loop_compare(p.k, OP_lt, at, loop_const(p.k, DT_i32, 0));
+    LoopVal better = loop_compare(p.k, OP_or, loop_compare(p.k, OP_gt, v, old),
+                                  loop_compare(p.k, OP_or, nan, first));
+    better = loop_compare(p.k, OP_and, in, better);
     LoopIdx flat = loop_idx_add(p.k, loop_idx_scale(p.k, iy, p.w), ix);
-    reg_set(&p, best, choose(&p, better, v, old));
-    reg_set(&p, place, choose(&p, better, loop_index(p.k, flat), at));
+    reg_set(&p, best, loop_select(p.k, better, v, old));
+    reg_set(&p, place, loop_select(p.k, better, loop_index(p.k, flat), at));
     close_places(&p);
     lower_body_bind(p.b, node_out(p.node, 0), reg_get(&p, best));
     lower_body_bind(p.b, node_out(p.node, 1), reg_get(&p, place));
@@ -174,10 +166,10 @@ LoopKernel *lower_max_pool2d_dx(LowerContext *ctx, const Graph *g, const Node *k
     open_places(&p, covers(&p, 0), covers(&p, 1), &i, &j);
     LoopIdx y = over(&p, 0, i), x = over(&p, 1, j), at = plane_at(&p, p.oh, p.ow, y, x);
     LoopVal in = inside(&p, y, p.oh, x, p.ow);
-    LoopVal mine =
-        compare(&p, OP_and, in, compare(&p, OP_eq, loop_load_if(p.k, place, at, in, -1), own));
+    LoopVal mine = loop_compare(
+        p.k, OP_and, in, loop_compare(p.k, OP_eq, loop_load_if(p.k, place, at, in, -1), own));
     LoopVal v = loop_load_if(p.k, dy, at, in, 0), old = reg_get(&p, sum);
-    reg_set(&p, sum, choose(&p, mine, loop_op2(p.k, OP_add, old, v), old));
+    reg_set(&p, sum, loop_select(p.k, mine, loop_op2(p.k, OP_add, old, v), old));
     close_places(&p);
     lower_body_bind(p.b, p.node->out, reg_get(&p, sum));
     pool_close(&p);
@@ -193,7 +185,7 @@ LoopKernel *lower_avg_pool2d_dx(LowerContext *ctx, const Graph *g, const Node *k
     LoopIdx y = over(&p, 0, i), x = over(&p, 1, j);
     LoopVal in = inside(&p, y, p.oh, x, p.ow);
     LoopVal covered = inside(&p, distance(&p, 0, y), p.window[0], distance(&p, 1, x), p.window[1]);
-    in = compare(&p, OP_and, in, covered);
+    in = loop_compare(p.k, OP_and, in, covered);
     LoopVal v = loop_load_if(p.k, dy, plane_at(&p, p.oh, p.ow, y, x), in, 0);
     reg_set(&p, sum, loop_op2(p.k, OP_add, reg_get(&p, sum), v));
     close_places(&p);

@@ -105,6 +105,23 @@ static void several(void **state) {
     kernels_free(s);
 }
 
+static void integers(void **state) {
+    (void)state;
+    static const char *const op[] = {"reduce_sum", "reduce_max", "reduce_min"};
+    KernelSet *s = kernels_new();
+    for (int i = 0; i < 3; i++) {
+        KernelCase c = {.form = "reduce"};
+        kernels_addf(s, c, "(%%0: i32[7,90]) { %%1 = %s %%0 {axes=[1]} : i32[7] return %%1 }",
+                     op[i]);
+        kernels_addf(s, c, "(%%0: i32[90,7]) { %%1 = %s %%0 {axes=[0]} : i32[7] return %%1 }",
+                     op[i]);
+        kernels_addf(s, c, "(%%0: i32[90000]) { %%1 = %s %%0 {axes=[0]} : i32[] return %%1 }",
+                     op[i]);
+    }
+    assert_int_equal(kernels_run(s), 0);
+    kernels_free(s);
+}
+
 /* Softmax, cross-entropy and its gradient in one kernel: three dependent reductions over rows. */
 static void add_softmax(KernelSet *s, int rows, int n, KernelInput input) {
     kernels_addf(
@@ -230,10 +247,9 @@ static void argmax(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_layout), cmocka_unit_test(ragged),
-        cmocka_unit_test(long_sums),    cmocka_unit_test(several),
-        cmocka_unit_test(softmax),      cmocka_unit_test(equal_values),
-        cmocka_unit_test(masked_rows),  cmocka_unit_test(layer_norm),
+        cmocka_unit_test(every_layout), cmocka_unit_test(ragged),      cmocka_unit_test(long_sums),
+        cmocka_unit_test(several),      cmocka_unit_test(integers),    cmocka_unit_test(softmax),
+        cmocka_unit_test(equal_values), cmocka_unit_test(masked_rows), cmocka_unit_test(layer_norm),
         cmocka_unit_test(argmax)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
