@@ -95,7 +95,7 @@ typedef struct InfDeviceEnv {
 enum { PLAN_STAGE_BLOCK = 256 };
 
 /* A matrix product of the device's library, row-major: out[m, n] = op(a) * op(b), `batch` times.
- * Operands are the step's args in kernel-argument order: a, b[, bias][, old][, out].
+ * a, b, bias, old and out say which of the step's arguments they are.
  *   ta   a is stored [k, m], else [m, k];  tb: b is stored [n, k], else [k, n]
  *   beta old (of out's shape, perhaps at out's address) is added */
 typedef enum PlanEpilogue {
@@ -114,6 +114,7 @@ typedef struct PlanMatmul {
     uint8_t tf32;       /* f32 operands may be rounded to tf32 */
     uint8_t epilogue;   /* PlanEpilogue */
     uint8_t beta;       /* 1: there is an old value */
+    uint8_t a, b, bias, old, out;            /* arguments; those that are not there: 0 */
     int64_t lda, ldb, ldc;                   /* elements from row to row, as stored */
     int64_t a_stride, b_stride, c_stride;    /* elements from matrix to matrix */
 } PlanMatmul;
