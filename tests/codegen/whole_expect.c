@@ -24,6 +24,7 @@ WholeCase whole_case(uint64_t seed) {
                            .windows = seed % 3 != 0,
                            .repeats = seed % 5 < 3,
                            .random = seed % 4 == 3,
+                           .dropout = seed % 4 == 3,
                            .outputs = true,
                            .large = large,
                            .pads = true};

@@ -161,9 +161,10 @@ void rand_grow(RandGen *r, int n) {
         {rand_op_broadcast, 3}, {rand_op_pad, 1},           {rand_op_matmul, 4},
         {rand_op_gather, 2},    {rand_op_softmax, 2},       {rand_op_norm, 2},
         {rand_op_conv, 3},      {rand_op_max_pool, 2},      {rand_op_avg_pool, 2},
-        {rand_op_repeat, 2},    {rand_op_cross_entropy, 1},
+        {rand_op_repeat, 2},    {rand_op_cross_entropy, 1}, {rand_op_dropout, 12},
     };
     uint32_t count = sizeof choice / sizeof choice[0], total = 0;
+    if (!r->o->dropout) count--;
     for (uint32_t i = 0; i < count; i++) total += (uint32_t)choice[i].weight;
     for (int done = 0, tries = 0; done < n && tries < 20 * n; tries++) {
         uint32_t pick = rand_below(r, total), i = 0;

@@ -17,7 +17,8 @@ typedef struct RandOptions {
     bool composites; /* softmax, norms, cross_entropy */
     bool windows;    /* convolutions and poolings */
     bool repeats;
-    bool random;  /* random_uniform */
+    bool random;  /* random_uniform, now and then */
+    bool dropout; /* random_uniform deciding about elements, often */
     bool smooth;  /* no kinks and jumps: for finite differences */
     bool outputs; /* besides the loss up to four values as ROLE_output */
     bool large;   /* extents beyond the 16 lanes of a vector, values up to 6,000 elements */

@@ -103,6 +103,21 @@ bool rand_op_cross_entropy(RandGen *r) {
     return false;
 }
 
+/* As lowering writes it: elements stay where a number in [0, 1) is below 1 - p. */
+bool rand_op_dropout(RandGen *r) {
+    Val x = rand_float(r);
+    const TypeInfo *info = info_of(r, x);
+    Type t = rand_type(r, DT_f32, info->ndim, info->dim);
+    Attr stream = ATTR_INT(stream, r->b.g->mod->nstream++);
+    double keep = rand_between(r, 0.2, 0.9);
+    Val u = graph_add(&r->b, OP_random_uniform, 0, NULL, 1, &stream, t)->out;
+    Val kept = build2(&r->b, OP_lt, u, build_scalar_like(&r->b, keep, u));
+    Val scaled = build2(&r->b, OP_div, x, build_scalar_like(&r->b, keep, x));
+    rand_keep(r, build3(&r->b, OP_select, kept, scaled, build_scalar_like(&r->b, 0, x)),
+              rand_bound(r, x) / keep);
+    return true;
+}
+
 /* ---- windows ------------------------------------------------------------------------------ */
 
 /* A usable value of rank 4, id 0 when there is none. */
