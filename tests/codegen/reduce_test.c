@@ -122,6 +122,22 @@ static void integers(void **state) {
     kernels_free(s);
 }
 
+/* Nothing to add gives what a reduction starts with; no results read nothing. */
+static void empty(void **state) {
+    (void)state;
+    static const char *const shape[] = {"[4,0]", "[0,4]", "[0,4]", "[4,0]", "[0]"};
+    static const char *const axes[] = {"[1]", "[0]", "[1]", "[0]", "[0]"};
+    static const char *const result[] = {"[4]", "[4]", "[0]", "[0]", "[]"};
+    KernelSet *s = kernels_new();
+    for (int i = 0; i < 5; i++)
+        kernels_addf(s, (KernelCase){.form = "reduce"},
+                     "(%%0: f32%s) { %%1 = neg %%0 : f32%s %%2 = reduce_sum %%1 {axes=%s} : f32%s "
+                     "%%3 = reduce_max %%0 {axes=%s} : f32%s return %%2, %%3 }",
+                     shape[i], shape[i], axes[i], result[i], axes[i], result[i]);
+    assert_int_equal(kernels_run(s), 0);
+    kernels_free(s);
+}
+
 /* Softmax, cross-entropy and its gradient in one kernel: three dependent reductions over rows. */
 static void add_softmax(KernelSet *s, int rows, int n, KernelInput input) {
     kernels_addf(
@@ -247,9 +263,11 @@ static void argmax(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_layout), cmocka_unit_test(ragged),      cmocka_unit_test(long_sums),
-        cmocka_unit_test(several),      cmocka_unit_test(integers),    cmocka_unit_test(softmax),
-        cmocka_unit_test(equal_values), cmocka_unit_test(masked_rows), cmocka_unit_test(layer_norm),
+        cmocka_unit_test(every_layout), cmocka_unit_test(ragged),
+        cmocka_unit_test(long_sums),    cmocka_unit_test(several),
+        cmocka_unit_test(integers),     cmocka_unit_test(empty),
+        cmocka_unit_test(softmax),      cmocka_unit_test(equal_values),
+        cmocka_unit_test(masked_rows),  cmocka_unit_test(layer_norm),
         cmocka_unit_test(argmax)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
