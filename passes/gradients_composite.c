@@ -51,8 +51,8 @@ void grad_layer_norm(Grad *c) {
         dx = add_maybe(c, dx, rows_spread(b, each, x));
     }
     if (drstd.id != 0) {
-        Val each =
-            mul(c, mul(c, drstd, build_scalar_like(b, -1.0 / extent, drstd)), mul(c, rstd, rstd));
+        Val square = mul(c, rstd, rstd);
+        Val each = mul(c, mul(c, drstd, build_scalar_like(b, -1.0 / extent, drstd)), square);
         dx = add_maybe(c, dx, scale_rows(c, h, each));
     }
     if (c->need[0]) c->din[0] = dx;
@@ -72,8 +72,8 @@ void grad_rms_norm(Grad *c) {
         if (c->need[1]) c->din[1] = rows_total(b, mul(c, dy, h));
     }
     if (drstd.id != 0) {
-        Val each =
-            mul(c, mul(c, drstd, build_scalar_like(b, -1.0 / extent, drstd)), mul(c, rstd, rstd));
+        Val square = mul(c, rstd, rstd);
+        Val each = mul(c, mul(c, drstd, build_scalar_like(b, -1.0 / extent, drstd)), square);
         dx = add_maybe(c, dx, scale_rows(c, h, each));
     }
     if (c->need[0]) c->din[0] = dx;
@@ -90,7 +90,8 @@ void grad_cross_entropy(Grad *c) {
     Val hot = build_cast(b, rows_onehot(b, target, logits), val_info(b->g, logits)->dtype);
     Val counted = rows_counted(b, target, node_int(c->n, ATTR_ignore, 0));
     dsum = build_cast(b, dsum, val_info(b->g, logits)->dtype);
-    Val d = mul(c, sub(c, p, hot), build_broadcast(b, dsum, type, NULL));
+    Val spread = build_broadcast(b, dsum, type, NULL);
+    Val d = mul(c, sub(c, p, hot), spread);
     Val zero = build_const(b, 0.0, type);
     c->din[0] = build3(b, OP_select, rows_spread(b, counted, logits), d, zero);
 }

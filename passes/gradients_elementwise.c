@@ -22,6 +22,9 @@ static Val num(Grad *g, double value) { return build_scalar_like(&g->b, value, g
 static Val times(Grad *g, double value, Val x) { return mul(g, x, num(g, value)); }
 static Val one_minus(Grad *g, Val x) { return sub(g, num(g, 1.0), x); }
 
+/* C leaves open which argument of a call is evaluated first; a rule makes at most one node in the
+ * arguments of a call, so that every compiler of ours orders the nodes alike. */
+
 #define UNARY(name, dx)                                                                            \
     void grad_##name(Grad *g) {                                                                    \
         Val dy = g->dout[0], x = g->n->in[0], y = g->n->out;                                       \
@@ -39,12 +42,14 @@ static Val one_minus(Grad *g, Val x) { return sub(g, num(g, 1.0), x); }
 
 static Val d_silu(Grad *g, Val dy, Val x) {
     Val s = fn(g, OP_sigmoid, x);
-    return mul(g, dy, mul(g, s, add(g, num(g, 1.0), mul(g, x, one_minus(g, s)))));
+    Val slope = mul(g, x, one_minus(g, s));
+    return mul(g, dy, mul(g, s, add(g, num(g, 1.0), slope)));
 }
 
 /* cdf + x * pdf of the normal distribution. */
 static Val d_gelu(Grad *g, Val dy, Val x) {
-    Val cdf = times(g, 0.5, add(g, num(g, 1.0), fn(g, OP_erf, times(g, sqrt(0.5), x))));
+    Val e = fn(g, OP_erf, times(g, sqrt(0.5), x));
+    Val cdf = times(g, 0.5, add(g, num(g, 1.0), e));
     Val pdf = times(g, 0.5 * M_2_SQRTPI * sqrt(0.5), fn(g, OP_exp, times(g, -0.5, mul(g, x, x))));
     return mul(g, dy, add(g, cdf, mul(g, x, pdf)));
 }
@@ -54,29 +59,44 @@ static Val d_gelu_tanh(Grad *g, Val dy, Val x) {
     const double k = 0.79788456080286536, c = 0.044715;
     Val xx = mul(g, x, x);
     Val t = fn(g, OP_tanh, times(g, k, add(g, x, times(g, c, mul(g, xx, x)))));
-    Val du = times(g, k, add(g, num(g, 1.0), times(g, 3.0 * c, xx)));
+    Val cubic = times(g, 3.0 * c, xx);
+    Val du = times(g, k, add(g, num(g, 1.0), cubic));
     Val left = times(g, 0.5, add(g, num(g, 1.0), t));
-    Val right = mul(g, times(g, 0.5, x), mul(g, one_minus(g, mul(g, t, t)), du));
+    Val slope = mul(g, one_minus(g, mul(g, t, t)), du);
+    Val right = mul(g, times(g, 0.5, x), slope);
     return mul(g, dy, add(g, left, right));
 }
 
 /* b * a^(b - 1), and 0 for b = 0 whatever a is. */
 static Val d_pow_base(Grad *g, Val dy, Val a, Val b) {
     Val d = mul(g, dy, mul(g, b, is(g, OP_pow, a, sub(g, b, num(g, 1.0)))));
-    return sel(g, is(g, OP_eq, b, num(g, 0.0)), num(g, 0.0), d);
+    Val zero = num(g, 0.0);
+    return sel(g, is(g, OP_eq, b, zero), zero, d);
 }
 
 /* y * log(a), and 0 for a = 0 with b >= 0, where y does not change with b. */
 static Val d_pow_exponent(Grad *g, Val dy, Val a, Val b, Val y) {
     Val zero = num(g, 0.0);
-    Val flat = is(g, OP_and, is(g, OP_eq, a, zero), is(g, OP_ge, b, zero));
+    Val no_base = is(g, OP_eq, a, zero), flat = is(g, OP_ge, b, zero);
+    flat = is(g, OP_and, no_base, flat);
     return sel(g, flat, zero, mul(g, dy, mul(g, y, fn(g, OP_log, a))));
 }
 
 /* The winner takes dy, equals take half of it; a NaN takes it too and passes it on. */
 static Val d_winner(Grad *g, Val dy, Op loses, Val mine, Val other) {
-    Val shared = sel(g, is(g, OP_eq, mine, other), times(g, 0.5, dy), dy);
-    return sel(g, is(g, loses, mine, other), num(g, 0.0), shared);
+    Val half = times(g, 0.5, dy), zero = num(g, 0.0);
+    Val shared = sel(g, is(g, OP_eq, mine, other), half, dy);
+    return sel(g, is(g, loses, mine, other), zero, shared);
+}
+
+static Val d_rsqrt(Grad *g, Val dy, Val y) {
+    Val cube = mul(g, y, mul(g, y, y));
+    return mul(g, times(g, -0.5, dy), cube);
+}
+
+static Val d_relu(Grad *g, Val dy, Val y) {
+    Val zero = num(g, 0.0);
+    return sel(g, is(g, OP_le, y, zero), zero, dy);
 }
 
 UNARY(neg, neg(g, dy))
@@ -84,13 +104,13 @@ UNARY(abs, mul(g, dy, fn(g, OP_sign, x)))
 UNARY(exp, mul(g, dy, y))
 UNARY(log, quot(g, dy, x))
 UNARY(sqrt, quot(g, times(g, 0.5, dy), y))
-UNARY(rsqrt, mul(g, times(g, -0.5, dy), mul(g, y, mul(g, y, y))))
+UNARY(rsqrt, d_rsqrt(g, dy, y))
 UNARY(sin, mul(g, dy, fn(g, OP_cos, x)))
 UNARY(cos, neg(g, mul(g, dy, fn(g, OP_sin, x))))
 UNARY(tanh, mul(g, dy, one_minus(g, mul(g, y, y))))
 UNARY(erf, mul(g, dy, times(g, M_2_SQRTPI, fn(g, OP_exp, neg(g, mul(g, x, x))))))
 UNARY(sigmoid, mul(g, dy, mul(g, y, one_minus(g, y))))
-UNARY(relu, sel(g, is(g, OP_le, y, num(g, 0.0)), num(g, 0.0), dy))
+UNARY(relu, d_relu(g, dy, y))
 UNARY(silu, d_silu(g, dy, x))
 UNARY(gelu, d_gelu(g, dy, x))
 UNARY(gelu_tanh, d_gelu_tanh(g, dy, x))
