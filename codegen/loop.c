@@ -85,7 +85,11 @@ LoopIdx loop_let(LoopKernel *k, LoopIdx value, int64_t extent) {
     const LoopIdxInfo *info = loop_idx_info(k, value);
     bool plain = info->nterm == 1 && info->constant == 0 && info->term[0].kind == LOOP_TERM_axis &&
                  info->term[0].scale == 1;
-    if (info->nterm == 0 || plain) return value;
+    return plain ? value : loop_name(k, value, extent);
+}
+
+LoopIdx loop_name(LoopKernel *k, LoopIdx value, int64_t extent) {
+    if (loop_idx_info(k, value)->nterm == 0) return value;
     LoopStmt *s = stmt_add(k, LOOP_STMT_let);
     s->axis = (LoopAxis){k->axis.n};
     LoopAxisInfo axis = {.kind = LOOP_let, .extent = extent, .begin = value, .depth = k->at};
@@ -147,6 +151,15 @@ LoopBuf loop_local(LoopKernel *k, const char *name, Dtype dtype, int64_t elems) 
     return declare(
         k, (LoopBufInfo){
                .name = name, .space = LOOP_local, .dtype = dtype, .lanes = 1, .elems = elems});
+}
+
+LoopBuf loop_shared(LoopKernel *k, const char *name, Dtype dtype, int64_t elems) {
+    int before = loop_seek(k, 0);
+    LoopBuf b = declare(
+        k, (LoopBufInfo){
+               .name = name, .space = LOOP_shared, .dtype = dtype, .lanes = 1, .elems = elems});
+    loop_seek(k, before);
+    return b;
 }
 
 LoopBuf loop_reg(LoopKernel *k, const char *name, Dtype dtype, int64_t elems, int lanes) {
@@ -314,4 +327,26 @@ void loop_transpose(LoopKernel *k, LoopTranspose transpose) {
     LoopStmt *s = stmt_add(k, LOOP_STMT_transpose);
     s->transpose = ARENA_NEW(k->arena, LoopTranspose);
     *s->transpose = transpose;
+}
+
+/* --- threads of a block --- */
+
+void loop_sync(LoopKernel *k) { stmt_add(k, LOOP_STMT_sync); }
+
+LoopVal loop_group_fold(LoopKernel *k, Op op, LoopVal v, int64_t width) {
+    LOOP_ASSERT(op_expr(op) && width >= 1 && (width & (width - 1)) == 0);
+    LoopStmt *s = stmt_add(k, LOOP_STMT_group);
+    s->op = op;
+    s->nargs = 1;
+    s->arg[0] = v;
+    s->low = width;
+    return result_new(k, s, loop_val_info(k, v)->dtype, 1);
+}
+
+LoopVal loop_last(LoopKernel *k, LoopIdx which, int64_t counters, int64_t blocks) {
+    LoopStmt *s = stmt_add(k, LOOP_STMT_last);
+    s->index = which;
+    s->low = blocks;
+    if (counters > k->counters) k->counters = counters;
+    return result_new(k, s, DT_bool, 1);
 }

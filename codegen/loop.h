@@ -59,7 +59,8 @@ typedef enum LoopAxisKind {
 typedef enum LoopSpace {
     LOOP_param, /* kernel argument, in memory */
     LOOP_local, /* array private to an iteration of the loops around its declaration */
-    LOOP_reg    /* registers: every index must be a constant once unrolled axes are substituted */
+    LOOP_reg,   /* registers: every index must be a constant once unrolled axes are substituted */
+    LOOP_shared /* CUDA: one array for all threads of a block */
 } LoopSpace;
 
 typedef enum LoopAccess { LOOP_READ = 1, LOOP_WRITE = 2, LOOP_WORKSPACE = 4 } LoopAccess;
@@ -72,6 +73,7 @@ typedef struct LoopBufInfo {
     int64_t elems;     /* of `lanes` values each */
     LoopAccess access; /* LOOP_param */
     bool shared; /* LOOP_param: may lie on another argument's memory (in-place), index for index */
+    bool loose;  /* LOOP_param: its address is not known to be a multiple of 16 bytes */
 } LoopBufInfo;
 
 typedef struct LoopAxisInfo {
@@ -120,7 +122,12 @@ typedef enum LoopStmtKind {
     LOOP_STMT_random,   /* result (f32 in [0, 1)) = element `index` of `stream` */
     LOOP_STMT_fill,     /* buf[0 ..] = elements of `stream` from `index` on, one for each of axis */
     LOOP_STMT_gemm,     /* gemm */
-    LOOP_STMT_transpose /* transpose */
+    LOOP_STMT_transpose, /* transpose */
+    /* CUDA only */
+    LOOP_STMT_sync,  /* all threads of the block meet */
+    LOOP_STMT_group, /* result = arg[0] of `low` neighbouring threads folded with op, in all of them */
+    LOOP_STMT_last,  /* result (bool) = the last of `low` blocks that come to counter `index` */
+    LOOP_STMT_COUNT
 } LoopStmtKind;
 
 typedef struct LoopStmt LoopStmt;
@@ -186,6 +193,11 @@ typedef struct LoopKernel {
     int64_t work;   /* elementary operations in all, to decide about threads */
     int iter_depth; /* enclosing repeats ... */
     int64_t iter_count[REPEAT_DEPTH_MAX]; /* ... and their counts, outermost first */
+    /* CUDA. The first block is one grid axis, in it one thread axis of `threads`: blockIdx.x and
+     * threadIdx.x. */
+    int threads;
+    int64_t counters;        /* that blocks of the kernel count each other with */
+    struct LoopKernel *next; /* a launch that follows on the same arguments */
 } LoopKernel;
 
 /* Broken invariants of the lowering: message and exit 3. */
@@ -201,6 +213,9 @@ LoopBuf loop_local(LoopKernel *k, const char *name, Dtype dtype, int64_t elems);
 /* Registers: `elems` variables of `lanes` (1 or LOOP_LANES) values; set them before reading. */
 LoopBuf loop_reg(LoopKernel *k, const char *name, Dtype dtype, int64_t elems, int lanes);
 const LoopBufInfo *loop_buf_info(const LoopKernel *k, LoopBuf b);
+
+/* One array for the block's threads, not initialised; anywhere in the kernel, exists throughout. */
+LoopBuf loop_shared(LoopKernel *k, const char *name, Dtype dtype, int64_t elems);
 
 /* --- blocks --- */
 LoopAxis loop_open(LoopKernel *k, LoopAxisKind kind, int64_t extent, LoopIdx bound);
@@ -226,6 +241,8 @@ LoopIdx loop_idx_mod(LoopKernel *k, LoopIdx a, int64_t by);
 const LoopIdxInfo *loop_idx_info(const LoopKernel *k, LoopIdx a);
 /* A name for an index known to be in [0, extent); its terms are not looked into any more. */
 LoopIdx loop_let(LoopKernel *k, LoopIdx value, int64_t extent);
+/* The same, even where `value` is an axis: the name knows the narrower extent. */
+LoopIdx loop_name(LoopKernel *k, LoopIdx value, int64_t extent);
 bool loop_idx_is(const LoopKernel *k, LoopIdx a, int64_t constant);
 /* Least depth of block at which every axis and value of the index is known. */
 int loop_idx_depth(const LoopKernel *k, LoopIdx a);
@@ -266,8 +283,22 @@ const LoopValInfo *loop_val_info(const LoopKernel *k, LoopVal v);
 
 /* --- the C printer (print_c.c) --- */
 
+/* --- CUDA --- */
+void loop_sync(LoopKernel *k);
+/* Folds the values of the `width` threads (a power of two) that the thread is one of, threads
+ * numbered from multiples of width on: by halves, so the order depends on width alone. Every thread
+ * of the block must come here, and gets the result. */
+LoopVal loop_group_fold(LoopKernel *k, Op op, LoopVal v, int64_t width);
+/* Counts this block at counter `which` of `counters`; true in all threads of the last of `blocks`
+ * blocks, which sees everything that the others stored. The counter starts over by itself. */
+LoopVal loop_last(LoopKernel *k, LoopIdx which, int64_t counters, int64_t blocks);
+
 /* `static void NAME(void *const *arg, const InfEnv *env) { .. }`. Equal kernels give equal text. */
 void loop_print_c(const LoopKernel *k, const char *name, FILE *out);
+/* `extern "C" __global__ void NAME(T0 *in0, .., InfDeviceEnv env) { .. }`. */
+void loop_print_cuda(const LoopKernel *k, const char *name, FILE *out);
+/* The whole text before CUDA kernels: no includes (prelude_cuda.h), and inf_stage. */
+void loop_print_cuda_prelude(FILE *out);
 /* What printed kernels need before them, after `#include "runtime/plan.h"` (prelude.h). */
 void loop_print_c_prelude(FILE *out);
 /* Flags for the C compiler beside -march and include paths, NULL at the end; none of them lets the
