@@ -98,8 +98,8 @@ Value fn_accuracy(Lower *l, const Call *c) {
     Attr attr = ATTR_INT(axis, logits->ndim - 1);
     Val best = graph_add(&l->b, OP_argmax, 1, &logits->val, 1, &attr, (Type){0})->out;
     Val hit = build_cast(&l->b, build2(&l->b, OP_eq, best, targets->val), DT_f32);
-    return mean_of(l, sum_all(l, hit), sum_all(l, counted(l, targets, c->arg[2].dim.value)),
-                   "accuracy", c->span);
+    Val count = sum_all(l, counted(l, targets, c->arg[2].dim.value));
+    return mean_of(l, sum_all(l, hit), count, "accuracy", c->span);
 }
 
 /* Among the k largest: fewer than k logits are larger than the target's. */
@@ -123,7 +123,8 @@ Value fn_topk(Lower *l, const Call *c) {
     Val count = counted(l, targets, c->arg[3].dim.value);
     Val sum = build2(&l->b, OP_mul, build_cast(&l->b, hit, DT_f32), count);
     const char *name = arena_printf(l->arena, "top%" PRId64, c->arg[2].dim.value);
-    return mean_of(l, sum_all(l, sum), sum_all(l, count), name, c->span);
+    count = sum_all(l, count);
+    return mean_of(l, sum_all(l, sum), count, name, c->span);
 }
 
 /* Mean of squared differences over the valid samples. */
@@ -147,7 +148,8 @@ Value fn_mse(Lower *l, const Call *c) {
         count = build_broadcast(&l->b, l->valid, value_ir_type(l, &x), axes);
         square = build2(&l->b, OP_mul, square, count);
     }
-    return mean_of(l, sum_all(l, square), sum_all(l, count), "mse", c->span);
+    count = sum_all(l, count);
+    return mean_of(l, sum_all(l, square), count, "mse", c->span);
 }
 
 Value fn_dropout(Lower *l, const Call *c) {

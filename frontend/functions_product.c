@@ -228,9 +228,9 @@ Value fn_rope(Lower *l, const Call *c) {
     }
     cosine = build_broadcast_suffix(&l->b, cosine, part);
     sine = build_broadcast_suffix(&l->b, sine, part);
-    Val first =
-        build2(&l->b, OP_sub, build2(&l->b, OP_mul, a, cosine), build2(&l->b, OP_mul, b, sine));
-    Val second =
-        build2(&l->b, OP_add, build2(&l->b, OP_mul, b, cosine), build2(&l->b, OP_mul, a, sine));
+    Val bs = build2(&l->b, OP_mul, b, sine), ac = build2(&l->b, OP_mul, a, cosine);
+    Val first = build2(&l->b, OP_sub, ac, bs);
+    Val as = build2(&l->b, OP_mul, a, sine), bc = build2(&l->b, OP_mul, b, cosine);
+    Val second = build2(&l->b, OP_add, bc, as);
     return tensor_like(x, x->dtype, rope_join(l, x, first, second, interleaved), c->span);
 }
