@@ -42,9 +42,10 @@ for model in blocks tied; do
     check "$model: 8 x 8 is 1 x 64" close $model-8 $model
 done
 
-# The C file of 500 blocks has as many lines as that of 5.
-lines() { "$INFINIC" $here/blocks.it -D n="$1" --emit=c -o - --target=cpu | wc -l; }
-check "500 blocks are one block, 500 times" eval '[ "$(lines 5)" = "$(lines 500)" ] && [ "$(lines 5)" -gt 100 ]'
+# The C file of 500 blocks is about as long as that of 5: only sizes differ, and how sums over the
+# longer parameter vector are cut.
+lines() { "$INFINIC" $here/blocks.it -D n="$1" --emit=c --target=cpu | wc -l; }
+check "500 blocks are one block, 500 times" eval 'a=$(lines 5) b=$(lines 500); echo "$a $b lines"; [ "$a" -gt 100 ] && [ "$b" -le $((a * 11 / 10)) ]'
 check "500 blocks compile" compile $here/blocks.it "$work/blocks-500" -D n=500 -D width=16
 
 for optimizer in 'sgd(lr = 0.05)' 'sgd(lr = 0.02, momentum = 0.9)' 'adam(lr = 1e-3)' 'adamw(lr = 1e-3, decay = 0.1)'; do
