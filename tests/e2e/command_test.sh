@@ -30,7 +30,7 @@ check "non-finite numbers exit with 6" exits 6 "$work/mlp" train --data "$images
 
 # interrupted SIGNAL: ends a run by a signal once it trains; exit 75, weights saved.
 interrupted() {
-    rm -rf "$work/run"
+    rm -rf "$work/run" "$work/run.jsonl"
     "$work/mlp" train --data "$images" --epochs 1000 --out "$work/run" --metrics "$work/run.jsonl" --quiet &
     local pid=$! code
     for _ in $(seq 200); do
