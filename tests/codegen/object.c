@@ -113,6 +113,7 @@ static void run_cc(const char *cc, const char *march, const char *source, const 
     argv[n++] = cc != NULL ? cc : named != NULL ? named : "cc";
     for (int i = 0; loop_c_flags[i] != NULL; i++) argv[n++] = loop_c_flags[i];
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) argv[n++] = rest[i];
+    if (getenv("INFINIC_TEST_CFLAG") != NULL) argv[n++] = getenv("INFINIC_TEST_CFLAG");
     argv[n] = NULL;
     pid_t pid = fork();
     if (pid == 0) {

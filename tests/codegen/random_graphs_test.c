@@ -80,7 +80,7 @@ static bool complain(uint64_t seed, int variant, int nthreads, const char *why) 
     return false;
 }
 
-static bool run_case(const Batch *b, int i, double *worst) {
+static bool run_case(const Batch *b, int i, bool told) {
     uint64_t seed = b->first + (uint64_t)i;
     WholeExpected *e = whole_expect(&b->c[i]);
     WholeResult first = {0};
@@ -91,7 +91,12 @@ static bool run_case(const Batch *b, int i, double *worst) {
             ok = complain(seed, v, threads[v][k],
                           whole_run(b->whole[i][v], b->object, e, threads[v][k], &r));
             if (v == 0 && k == 0) {
-                ok &= complain(seed, v, threads[v][k], whole_compare(e, &r, worst));
+                WholeShare worst;
+                ok &= complain(seed, v, threads[v][k], whole_compare(e, &r, &worst));
+                if (told)
+                    printf("seed %llu: %.3f of what is allowed, '%s' %.3g, %u steps\n",
+                           (unsigned long long)seed, worst.share, worst.name, worst.relative,
+                           whole_steps(b->whole[i][0]));
                 first = r;
                 continue;
             }
@@ -108,13 +113,7 @@ static int run_seeds(Range range) {
     int failed = 0;
     for (uint64_t at = range.first; at < range.first + range.count; at += BATCH) {
         batch_build(&b, &range, at);
-        for (int i = 0; i < b.n; i++) {
-            double worst = 0;
-            failed += !run_case(&b, i, &worst);
-            if (range.told)
-                printf("seed %llu: %.3f of what is allowed, %u steps\n",
-                       (unsigned long long)at + (unsigned)i, worst, whole_steps(b.whole[i][0]));
-        }
+        for (int i = 0; i < b.n; i++) failed += !run_case(&b, i, range.told);
         if (range.told) printf("%u kernels\n", object_count(b.object));
         batch_free(&b);
     }

@@ -77,9 +77,15 @@ typedef struct WholeResult {
 const char *whole_run(Whole *w, const Object *o, const WholeExpected *e, int threads,
                       WholeResult *r);
 
-/* NULL, or which section differs from the evaluator by more than rounding explains; sets *worst to
- * the largest share of what is allowed. */
-const char *whole_compare(const WholeExpected *e, WholeResult *r, double *worst);
+/* How far a result is from the evaluator's, at most. */
+typedef struct WholeShare {
+    double share;     /* of what is allowed */
+    double relative;  /* norm of the difference over the norm */
+    const char *name; /* the section */
+} WholeShare;
+
+/* NULL, or which section differs from the evaluator by more than rounding explains. */
+const char *whole_compare(const WholeExpected *e, WholeResult *r, WholeShare *worst);
 /* NULL, or the first element whose bits differ. */
 const char *whole_compare_bits(const WholeResult *a, WholeResult *b);
 void whole_result_free(WholeResult *r);
