@@ -202,10 +202,17 @@ static EvalRule *const op_rule[OP_count] = {
     [OP_kernel] = eval_kernel,
 };
 
-static void round_f32(const Eval *e, EvalTensor *t) {
-    int64_t n = type_elems(e->types, t->type);
-    if (!dtype_is_float(type_info(e->types, t->type)->dtype)) return;
-    for (int64_t i = 0; i < n; i++) t->data[i] = (double)(float)t->data[i];
+static void round_f32(const Eval *e, const Node *n, EvalTensor *t) {
+    int64_t count = type_elems(e->types, t->type);
+    if (!dtype_is_float(type_info(e->types, t->type)->dtype) || n->op == OP_const) return;
+    uint64_t bits = (uint64_t)e->ctx->round_f32 * UINT64_C(0x9E3779B97F4A7C15) + n->out.id;
+    for (int64_t i = 0; i < count; i++) {
+        bits = bits * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        float x = (float)t->data[i];
+        if (e->ctx->round_f32 > 1 && x != 0)
+            x = nextafterf(x, bits >> 63 != 0 ? INFINITY : -INFINITY);
+        t->data[i] = (double)x;
+    }
 }
 
 static void run_node(Eval *e, const Graph *g, const Node *n, EvalTensor *value) {
@@ -219,7 +226,7 @@ static void run_node(Eval *e, const Graph *g, const Node *n, EvalTensor *value) 
         value[node_out(n, i).id] = (EvalTensor){t, new_data(e->scratch, e->types, t)};
     }
     rule(&(EvalNode){.e = e, .n = n, .in = in, .out = &value[n->out.id]});
-    for (int i = 0; e->ctx->round_f32 && i < n->nout; i++) round_f32(e, &value[node_out(n, i).id]);
+    for (int i = 0; e->ctx->round_f32 > 0 && i < n->nout; i++) round_f32(e, n, &value[node_out(n, i).id]);
 }
 
 /* Runs g with scratch memory of its own; copies its results into out[].data. */

@@ -20,7 +20,9 @@ typedef struct EvalContext {
     Arena *arena;
     EvalRandom *random; /* NULL: a built-in counter-based generator */
     void *random_ctx;
-    bool round_f32; /* every float result of a node to f32: what single precision alone costs */
+    /* To see what single precision alone costs: 1 rounds every float result of a node to f32; higher
+     * numbers choose one of its neighbours, each number others. */
+    int round_f32;
 } EvalContext;
 
 /* Runs g on in[0 .. g->nin) and fills out[0 .. g->nout) (allocated in ctx->arena). */

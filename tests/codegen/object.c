@@ -107,8 +107,7 @@ static void run_cc(const char *cc, const char *march, const char *source, const 
     char march_flag[256];
     const char *argv[32], *named = getenv("INFINIC_TEST_CC");
     snprintf(march_flag, sizeof march_flag, "-march=%s", march != NULL ? march : "native");
-    const char *const rest[] = {march_flag, "-fPIC", "-shared", "-I.",
-                                "-o",       object,  source,    "-lm"};
+    const char *const rest[] = {march_flag, "-fPIC", "-shared", "-I.", "-o", object, source, "-lm"};
     int n = 0;
     argv[n++] = cc != NULL ? cc : named != NULL ? named : "cc";
     for (int i = 0; loop_c_flags[i] != NULL; i++) argv[n++] = loop_c_flags[i];

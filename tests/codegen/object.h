@@ -1,8 +1,9 @@
 /* object.h - generated kernels in one shared object: C text in, functions out.
  *
  * Compiled by cc with the flags of generated programs, loaded, and bound to this program's
- * inf_sgemm and inf_random4. INFINIC_TEST_CC names another compiler, INFINIC_TEST_CFLAG one more flag
- * (-O0 compiles four times as fast); with INFINIC_KEEP set the C file stays and its path is printed.
+ * inf_sgemm and inf_random4. INFINIC_TEST_CC names another compiler, INFINIC_TEST_CFLAG one more
+ * flag (-O0 compiles four times as fast); with INFINIC_KEEP set the C file stays and its path is
+ * printed.
  */
 #ifndef INFINIC_TESTS_CODEGEN_OBJECT_H
 #define INFINIC_TESTS_CODEGEN_OBJECT_H

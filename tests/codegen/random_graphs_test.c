@@ -45,8 +45,8 @@ static Range asked_for(Range r) {
     const char *asked = getenv("INFINIC_RANDOM");
     if (asked == NULL) return r;
     char *end;
-    r = (Range){
-        strtoull(asked, &end, 10), .count = 1, .unfused_every = 1, .told = true, .cc = r.cc};
+    r = (Range){strtoull(asked, &end, 10), .count = 1, .unfused_every = 1, .told = true,
+                .cc = r.cc};
     if (*end == ',') r.count = strtoull(end + 1, NULL, 10);
     return r;
 }
@@ -75,8 +75,7 @@ static bool complain(uint64_t seed, int variant, int nthreads, const char *why) 
     if (why == NULL) return true;
     fprintf(stderr, "seed %llu%s%s, %d threads: %s\n", (unsigned long long)seed,
             variants[variant].no_fuse ? ", no fuse" : "",
-            variants[variant].no_reuse ? ", no reuse" : "",
-            nthreads, why);
+            variants[variant].no_reuse ? ", no reuse" : "", nthreads, why);
     return false;
 }
 

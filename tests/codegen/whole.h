@@ -13,7 +13,7 @@
 #include "tests/codegen/object.h"
 #include "tests/ir/randgraph.h"
 
-enum { WHOLE_MICROBATCHES_MAX = 3, WHOLE_STATES_MAX = 2 };
+enum { WHOLE_MICROBATCHES_MAX = 3, WHOLE_STATES_MAX = 2, WHOLE_ROUNDINGS = 3 };
 
 typedef struct WholeCase {
     RandOptions rand;
@@ -30,7 +30,8 @@ WholeCase whole_case(uint64_t seed);
 typedef struct WholeSection {
     const char *name;
     int64_t n;
-    double *exact, *rounded; /* by the evaluator; with every value rounded to f32 */
+    double *exact;                    /* by the evaluator */
+    double *rounded[WHOLE_ROUNDINGS]; /* with every value rounded to f32, each time another way */
 } WholeSection;
 
 typedef struct WholeExpected {
@@ -39,8 +40,8 @@ typedef struct WholeExpected {
     Diag diag;
     Module *m;
     const WholeCase *c;
-    EvalTensor **data;   /* [microbatch][input of the forward graph] */
-    EvalTensor *weight;  /* by parameter */
+    EvalTensor **data;  /* [microbatch][input of the forward graph] */
+    EvalTensor *weight; /* by parameter */
     EvalTensor *state[WHOLE_STATES_MAX];
     const Graph *forward;
     VEC(WholeSection) section;

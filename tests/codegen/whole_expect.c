@@ -1,8 +1,8 @@
 /* whole_expect.c - random cases, and what the evaluator says they give; see whole.h.
  *
  * The evaluator runs "eval" as made and "train" after alias and autodiff alone: composites by their
- * definition, nothing folded, fused or placed. It runs twice, exactly and with every value rounded
- * to f32; the difference says how much of a deviation single precision explains.
+ * definition, nothing folded, fused or placed. It runs exactly and then with every value rounded to
+ * f32; the difference says how much of a deviation single precision explains.
  */
 #include "tests/codegen/whole_make.h"
 
@@ -50,10 +50,40 @@ double whole_scalar(const WholeCase *c, HostScalar which) {
     }
 }
 
+/* Two metrics, made of the first outputs. */
+static void add_metrics(Graph *g) {
+    static const int64_t axes[NDIM_MAX] = {0, 1, 2, 3, 4, 5, 6, 7};
+    Builder b = {.g = g};
+    int nout = g->nout, metrics = 0;
+    for (int i = 0; i < nout && metrics < 2; i++) {
+        if (g->out_port[i].role != ROLE_output) continue;
+        Val v = build2(&b, OP_mul, g->out[i], g->out[i]); /* no sum of terms that cancel */
+        Val sum = build_reduce(&b, OP_reduce_sum, v, val_info(g, v)->ndim, axes);
+        Val count = build_const(&b, 3 + metrics, val_type(g, sum));
+        Port port = {.role = ROLE_metric_sum, .index = metrics, .name = metrics ? "m1" : "m0"};
+        graph_add_output(g, sum, port);
+        port.role = ROLE_metric_count;
+        graph_add_output(g, count, port);
+        metrics++;
+    }
+}
+
+/* As lowering does: what is neither loss nor metric is no output of "train". */
+static void drop_outputs(Graph *g) {
+    int n = 0;
+    for (int i = 0; i < g->nout; i++) {
+        if (g->out_port[i].role == ROLE_output) continue;
+        g->out[n] = g->out[i];
+        g->out_port[n++] = g->out_port[i];
+    }
+    g->nout = n;
+}
+
 void whole_make(const WholeCase *c, Module *m) {
     Graph *train = randgraph_make(m, &c->rand);
+    add_metrics(train);
     module_add_graph(m, graph_clone(train, "eval"));
-    train->nout = 2; /* as lowering does: what is neither loss nor metric is dropped */
+    drop_outputs(train);
     m->name = "random";
     m->file = "random.it";
     m->train.batch = m->eval.batch = 1;
@@ -106,7 +136,7 @@ static EvalTensor input_of(const WholeExpected *e, const Graph *g, int i, int mi
     return (EvalTensor){0};
 }
 
-static EvalTensor *run_graph(WholeExpected *e, const Graph *g, int microbatch, bool round) {
+static EvalTensor *run_graph(WholeExpected *e, const Graph *g, int microbatch, int round) {
     Streams *streams = ARENA_NEW(&e->arena, Streams);
     streams->env = (InfEnv){.seed = WHOLE_SEED, .step = WHOLE_STEP, .microbatch = microbatch};
     int64_t none[1] = {0};
@@ -123,10 +153,8 @@ static EvalTensor *run_graph(WholeExpected *e, const Graph *g, int microbatch, b
 static WholeSection *section(WholeExpected *e, const char *name, int64_t n) {
     for (uint32_t i = 0; i < e->section.n; i++)
         if (strcmp(e->section.data[i].name, name) == 0) return &e->section.data[i];
-    WholeSection s = {.name = name,
-                      .n = n,
-                      .exact = ARENA_ARRAY(&e->arena, double, n),
-                      .rounded = ARENA_ARRAY(&e->arena, double, n)};
+    WholeSection s = {.name = name, .n = n, .exact = ARENA_ARRAY(&e->arena, double, n)};
+    for (int k = 0; k < WHOLE_ROUNDINGS; k++) s.rounded[k] = ARENA_ARRAY(&e->arena, double, n);
     vec_push(&e->arena, &e->section, s);
     return &e->section.data[e->section.n - 1];
 }
@@ -136,6 +164,8 @@ static const char *section_name(WholeExpected *e, const Port *p, const char *pre
     switch (p->role) {
     case ROLE_loss_sum: return arena_printf(&e->arena, "%sloss", prefix);
     case ROLE_loss_count: return arena_printf(&e->arena, "%scount", prefix);
+    case ROLE_metric_sum: return arena_printf(&e->arena, "%s%s sum", prefix, p->name);
+    case ROLE_metric_count: return arena_printf(&e->arena, "%s%s count", prefix, p->name);
     case ROLE_output: return arena_printf(&e->arena, "%s%s", prefix, p->name);
     case ROLE_grad: return arena_printf(&e->arena, "%sgrad %d", prefix, p->index);
     default: return NULL;
@@ -144,15 +174,15 @@ static const char *section_name(WholeExpected *e, const Port *p, const char *pre
 
 /* Outputs are those of the last microbatch; everything else is summed. */
 static void add_results(WholeExpected *e, const Graph *g, int microbatch, const char *prefix) {
-    for (int round = 0; round < 2; round++) {
-        EvalTensor *out = run_graph(e, g, microbatch, round == 1);
+    for (int round = 0; round <= WHOLE_ROUNDINGS; round++) {
+        EvalTensor *out = run_graph(e, g, microbatch, round);
         for (int i = 0; i < g->nout; i++) {
             const Port *p = &g->out_port[i];
             const char *name = section_name(e, p, prefix);
             if (name == NULL) continue;
             int64_t n = type_elems(e->m->types, out[i].type);
             WholeSection *s = section(e, name, n);
-            double *to = round ? s->rounded : s->exact;
+            double *to = round > 0 ? s->rounded[round - 1] : s->exact;
             for (int64_t k = 0; k < n; k++)
                 to[k] = out[i].data[k] + (p->role == ROLE_output ? 0 : to[k]);
         }
