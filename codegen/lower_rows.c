@@ -302,10 +302,10 @@ static void store_work(Reduce *r, LoopIdx item, const LoopVal *v) {
     loop_close(r->k);
 }
 
-static void open_stage(Reduce *r, int n, const int64_t *grid, LoopIdx *at) {
+static void open_stage(Reduce *r, int n, const int64_t *grid, LoopIdx *at, int result) {
     lower_open_grid(r->k, n, grid, at);
-    r->kept_flat = at[0];
-    r->kept_at = reduce_place(r, &r->split.kept, at[0]);
+    r->kept_flat = at[result];
+    r->kept_at = reduce_place(r, &r->split.kept, at[result]);
 }
 
 /* Blocks of n places, `count` a run, from block `first` of each run on, into the workspace. */
@@ -313,7 +313,7 @@ static void store_blocks(Row *w, int64_t first, int64_t count, int64_t n, LoopVa
     Reduce *r = w->r;
     int64_t grid[3] = {r->split.results, outer_places(r), count};
     LoopIdx at[3];
-    open_stage(r, 3, grid, at);
+    open_stage(r, 3, grid, at, 0);
     LoopIdx block = loop_idx_plus(r->k, at[2], first);
     sum_block(w, at[1], loop_idx_scale(r->k, block, r->split.block), n, v);
     store_work(r, loop_idx_add(r->k, loop_idx_scale(r->k, at[1], r->split.blocks), block), v);
@@ -324,11 +324,11 @@ static void rows_first_stage(Reduce *r) {
     Row w = {.r = r, .loop = 1, .levels = 1};
     LoopVal *v = ARENA_ARRAY(r->b->ctx->arena, LoopVal, r->n);
     if (s->blocks == 1) {
-        int64_t grid[2] = {s->results, s->items};
+        int64_t grid[2] = {s->items, s->results};
         LoopIdx at[2];
-        open_stage(r, 2, grid, at);
-        sum_runs(&w, at[1], v);
-        store_work(r, at[1], v);
+        open_stage(r, 2, grid, at, 1);
+        sum_runs(&w, at[0], v);
+        store_work(r, at[0], v);
         return;
     }
     int64_t full = s->run / s->block, rest = s->run % s->block;

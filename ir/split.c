@@ -94,7 +94,9 @@ ReduceSplit split_reduce(const Graph *body, const Node *reduce) {
     }
     s.lanes = lanes_for(s.run);
     s.item_lanes = lanes_for(s.items);
-    s.apart = s.items > 1 && units < APART_UNITS_MAX && is_flat(body, reduce) &&
+    bool outermost = s.inner && s.reduced.n > 0 && s.kept.n > 0 &&
+                     s.reduced.stride[0] > s.kept.stride[0];
+    s.apart = s.items > 1 && (units < APART_UNITS_MAX || outermost) && is_flat(body, reduce) &&
               kept * s.run * outer >= APART_ELEMS_MIN;
     return s;
 }
