@@ -21,6 +21,8 @@ typedef struct CodegenOptions {
     const char *march;   /* NULL: native */
     const char *version; /* of infinic */
     bool threads_always; /* several threads even where the work is too small for it: for tests */
+    const char *const *arch; /* CUDA: "sm_90a", ..; PTX for other chips comes in addition */
+    int narch;
 } CodegenOptions;
 
 /* The program of one module: kernels and the plan. Owned by the arena it was made in. */
@@ -57,6 +59,11 @@ typedef struct LinkOptions {
 } LinkOptions;
 
 int codegen_link(const Program *p, const LinkOptions *options);
+
+/* The architecture of the machine's first GPU ("sm_90a"), by libcuda; NULL when none answers. */
+const char *codegen_device_arch(Arena *arena);
+/* Whether kernels for a GPU can be compiled here. */
+bool codegen_has_nvrtc(void);
 
 /* Removes temporary files; safe in a signal handler's normal path (main calls it on SIGINT). */
 void codegen_cleanup(void);

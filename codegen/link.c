@@ -7,6 +7,7 @@
  */
 #include "codegen/codegen.h"
 #include "codegen/loop.h"
+#include "codegen/program.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,8 +22,10 @@ extern char **environ;
 
 enum { EXIT_INTERNAL = 3, EXIT_IO = 5, PATH_BYTES = 4096, ARGS_MAX = 64 };
 
-static const char *const temp_files[] = {"program.c", "libinfinic_runtime.a", "program", "cc.log",
-                                         "runtime/plan.h"};
+static const char *const temp_files[] = {
+    "program.c", "libinfinic_runtime.a", "program", "cc.log", "runtime/plan.h", "image0", "image1",
+    "image2",    "image3",               "image4",  "image5", "image6",         "image7", "image8"};
+_Static_assert(sizeof temp_files / sizeof *temp_files == 5 + IMAGES_MAX, "temporary files");
 static char temp_dir[PATH_BYTES];
 
 static void temp_path(char *path, const char *name) {
@@ -203,18 +206,21 @@ static int place_output(const char *made, const char *output) {
     return io_error("cannot write", output);
 }
 
-static int compile_program(const LinkOptions *options) {
+static int compile_program(const LinkOptions *options, bool cuda) {
     char source[2 * PATH_BYTES], archive[2 * PATH_BYTES], made[2 * PATH_BYTES];
-    char map[2 * PATH_BYTES], march[256], libs[] = INFINIC_LINK_LIBS;
+    char map[2 * PATH_BYTES], images[2 * PATH_BYTES], march[256], libs[] = INFINIC_LINK_LIBS;
     const char *compiler = getenv("CC");
     temp_path(source, "program.c");
     temp_path(archive, "libinfinic_runtime.a");
     temp_path(made, "program");
     snprintf(map, sizeof map, "-ffile-prefix-map=%s/=", temp_dir);
+    snprintf(images, sizeof images, "-Wa,-I,%s", temp_dir);
     snprintf(march, sizeof march, "-march=%s", options->march ? options->march : "native");
     CcCommand cc = {0};
-    const char *const files[] = {march, map, "-I", temp_dir, "-o", made, source, archive};
+    const char *const files[] = {map, "-I", temp_dir, "-o", made, source, archive};
     cc_add(&cc, compiler && *compiler ? compiler : "cc");
+    if (cuda) cc_add(&cc, images);
+    if (!cuda || options->march) cc_add(&cc, march); /* without kernels any processor will do */
     for (const char *const *flag = loop_c_flags; *flag; flag++) cc_add(&cc, *flag);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) cc_add(&cc, files[i]);
     cc_add_words(&cc, libs);
@@ -228,7 +234,9 @@ int codegen_link(const Program *p, const LinkOptions *options) {
     if (!rc) rc = write_program(p);
     if (!rc) rc = write_bytes("libinfinic_runtime.a", options->archive, options->archive_bytes);
     if (!rc) rc = write_bytes("runtime/plan.h", options->plan_h, options->plan_h_bytes);
-    if (!rc) rc = compile_program(options);
+    bool cuda = p->mod->target == TARGET_cuda;
+    if (!rc && cuda) rc = image_compile(p, temp_dir, options->verbose);
+    if (!rc) rc = compile_program(options, cuda);
     codegen_cleanup();
     return rc;
 }

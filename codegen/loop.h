@@ -125,7 +125,7 @@ typedef enum LoopStmtKind {
     LOOP_STMT_transpose, /* transpose */
     /* CUDA only */
     LOOP_STMT_sync,  /* all threads of the block meet */
-    LOOP_STMT_group, /* result = arg[0] of `low` neighbouring threads folded with op, in all of them */
+    LOOP_STMT_group, /* result = arg[0] of `low` neighbouring threads folded with op, in all */
     LOOP_STMT_last,  /* result (bool) = the last of `low` blocks that come to counter `index` */
     LOOP_STMT_COUNT
 } LoopStmtKind;
@@ -196,6 +196,7 @@ typedef struct LoopKernel {
     /* CUDA. The first block is one grid axis, in it one thread axis of `threads`: blockIdx.x and
      * threadIdx.x. */
     int threads;
+    int64_t blocks;
     int64_t counters;        /* that blocks of the kernel count each other with */
     struct LoopKernel *next; /* a launch that follows on the same arguments */
 } LoopKernel;

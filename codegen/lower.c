@@ -5,27 +5,28 @@
 
 static const struct {
     const char *form;
-    LowerFn *lower;
+    LowerFn *c, *cuda;
 } forms[] = {
-    {"map", lower_map},
-    {"reduce", lower_reduce},
-    {"argmax", lower_argmax},
-    {"matmul", lower_matmul},
-    {"conv2d", lower_conv2d},
-    {"conv2d_dx", lower_conv2d_dx},
-    {"conv2d_dw", lower_conv2d_dw},
-    {"max_pool2d", lower_max_pool2d},
-    {"max_pool2d_dx", lower_max_pool2d_dx},
-    {"avg_pool2d", lower_avg_pool2d},
-    {"avg_pool2d_dx", lower_avg_pool2d_dx},
-    {"gather", lower_gather},
-    {"gather_dw", lower_gather_dw},
+    {"map", lower_map, lower_cuda_map},
+    {"reduce", lower_reduce, lower_cuda_reduce},
+    {"argmax", lower_argmax, lower_argmax},
+    {"matmul", lower_matmul, lower_cuda_matmul},
+    {"conv2d", lower_conv2d, lower_cuda_conv2d},
+    {"conv2d_dx", lower_conv2d_dx, lower_cuda_conv2d_dx},
+    {"conv2d_dw", lower_conv2d_dw, lower_cuda_conv2d_dw},
+    {"max_pool2d", lower_max_pool2d, lower_max_pool2d},
+    {"max_pool2d_dx", lower_max_pool2d_dx, lower_max_pool2d_dx},
+    {"avg_pool2d", lower_avg_pool2d, lower_avg_pool2d},
+    {"avg_pool2d_dx", lower_avg_pool2d_dx, lower_avg_pool2d_dx},
+    {"gather", lower_gather, lower_gather},
+    {"gather_dw", lower_gather_dw, lower_cuda_gather_dw},
 };
 
 LoopKernel *lower_kernel(LowerContext *ctx, const Graph *g, const Node *kernel) {
     const Attr *form = node_attr(kernel, ATTR_form);
     LOOP_ASSERT(form && kernel->body);
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++)
-        if (strcmp(forms[i].form, form->s) == 0) return forms[i].lower(ctx, g, kernel);
+        if (strcmp(forms[i].form, form->s) == 0)
+            return (ctx->target == TARGET_cuda ? forms[i].cuda : forms[i].c)(ctx, g, kernel);
     loop_broken(__FILE__, __LINE__, form->s);
 }

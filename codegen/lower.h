@@ -13,6 +13,8 @@
 
 typedef struct LowerContext {
     Arena *arena;
+    Target target;
+    uint64_t loose;   /* bit i: argument i may lie at an address that 16 does not divide */
     int repeat_depth; /* repeats around the kernel and their counts, outermost first */
     int64_t repeat_count[REPEAT_DEPTH_MAX];
 } LowerContext;
@@ -22,6 +24,9 @@ typedef LoopKernel *LowerFn(LowerContext *ctx, const Graph *g, const Node *kerne
 LowerFn lower_map, lower_reduce, lower_argmax, lower_gather, lower_gather_dw;
 LowerFn lower_max_pool2d, lower_max_pool2d_dx, lower_avg_pool2d, lower_avg_pool2d_dx;
 LowerFn lower_matmul, lower_conv2d, lower_conv2d_dx, lower_conv2d_dw;
+
+LowerFn lower_cuda_map, lower_cuda_reduce, lower_cuda_gather_dw, lower_cuda_matmul;
+LowerFn lower_cuda_conv2d, lower_cuda_conv2d_dx, lower_cuda_conv2d_dw;
 
 LoopKernel *lower_kernel(LowerContext *ctx, const Graph *g, const Node *kernel);
 
@@ -72,6 +77,10 @@ void lower_body_store_all(LowerBody *b, const LoopIdx *index);
 
 /* Row-major offset of an index in a shape. */
 LoopIdx lower_offset(LoopKernel *k, const TypeInfo *t, const LoopIdx *index);
+
+/* Loops over every element of a shape, each for itself: the place is index[]. loop_close, or
+ * lower_space_close to depth 0, closes them. */
+void lower_open_elements(LowerContext *ctx, LoopKernel *k, const TypeInfo *t, LoopIdx *index);
 
 /* Dimensions into a collapsed index: splits a flat index over `t` into one index per axis. */
 void lower_unflatten(LoopKernel *k, const TypeInfo *t, LoopIdx flat, LoopIdx *index);

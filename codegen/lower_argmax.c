@@ -13,7 +13,10 @@ LoopKernel *lower_argmax(LowerContext *ctx, const Graph *g, const Node *kernel) 
     int axis = (int)node_int(n, ATTR_axis, 0);
     LoopIdx index[NDIM_MAX], at[NDIM_MAX], zero = loop_idx(k, 0);
     if (type_elems(b->body->mod->types, val_type(b->body, n->out)) == 0) return k;
-    lower_open_grid(k, out->ndim, out->dim, index);
+    if (ctx->target == TARGET_cuda)
+        lower_open_elements(ctx, k, out, index);
+    else
+        lower_open_grid(k, out->ndim, out->dim, index);
     LoopBuf best = loop_reg(k, "best", in->dtype, 1, 1), place = loop_reg(k, "place", DT_i32, 1, 1);
     loop_store(k, best, zero,
                loop_const(k, in->dtype, dtype_is_float(in->dtype) ? -(double)INFINITY : INT32_MIN));

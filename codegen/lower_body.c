@@ -52,6 +52,7 @@ static LoopBuf add_param(LowerBody *b, const char *stem, int i, Val v, bool shar
     LoopBuf buf =
         loop_param(b->k, arena_printf(b->ctx->arena, "%s%d", stem, i), dtype, elems, access);
     b->k->buf.data[buf.id].shared = shared;
+    b->k->buf.data[buf.id].loose = b->k->nparam > 64 || b->ctx->loose >> (b->k->nparam - 1) & 1;
     return buf;
 }
 

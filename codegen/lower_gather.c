@@ -59,9 +59,15 @@ LoopKernel *lower_gather(LowerContext *ctx, const Graph *g, const Node *kernel) 
             index = lower_body_input(t.b, t.node->in[1]);
     if (t.indices * t.width == 0) return t.k;
     LoopVal good;
-    LoopIdx i = open_axis(&t, t.width == 1 ? LOOP_vector : LOOP_grid, t.indices);
-    LoopIdx row = row_of(&t, index, i, &good);
-    LoopIdx column = t.width == 1 ? loop_idx(t.k, 0) : open_axis(&t, LOOP_vector, t.width);
+    LoopIdx place[2] = {{0}, loop_idx(t.k, 0)};
+    if (ctx->target == TARGET_cuda) {
+        const TypeInfo rows = {.ndim = 2, .dim = {t.indices, t.width}};
+        lower_open_elements(ctx, t.k, &rows, place);
+    } else {
+        place[0] = open_axis(&t, t.width == 1 ? LOOP_vector : LOOP_grid, t.indices);
+    }
+    LoopIdx i = place[0], row = row_of(&t, index, i, &good), column = place[1];
+    if (ctx->target == TARGET_c && t.width > 1) column = open_axis(&t, LOOP_vector, t.width);
     LoopIdx at = loop_idx_add(t.k, loop_idx_scale(t.k, row, t.width), column);
     bool floating = dtype_is_float(loop_buf_info(t.k, table)->dtype);
     LoopVal v = loop_load_if(t.k, table, at, good, floating ? (double)NAN : 0);

@@ -37,9 +37,7 @@ static bool pool_open(Pool *p, LowerContext *ctx, const Graph *g, const Node *ke
     p->stride = node_attr(p->node, ATTR_stride)->v;
     p->padding = node_attr(p->node, ATTR_padding)->v;
     if (type_elems(p->b->body->mod->types, val_type(p->b->body, p->node->out)) == 0) return false;
-    lower_open_grid(p->k, 3, p->out->dim, p->index);
-    LoopAxis x = loop_open(p->k, LOOP_vector, p->out->dim[3], LOOP_NO_BOUND);
-    p->index[3] = loop_idx_axis(p->k, x);
+    lower_open_elements(ctx, p->k, p->out, p->index);
     return true;
 }
 

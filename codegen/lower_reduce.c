@@ -68,7 +68,7 @@ static void find_levels(Reduce *r) {
     }
 }
 
-LoopKernel *lower_reduce(LowerContext *ctx, const Graph *g, const Node *kernel) {
+Reduce reduce_start(LowerContext *ctx, const Graph *g, const Node *kernel) {
     Reduce r = {.b = lower_body_new(ctx, g, kernel)};
     r.k = r.b->k;
     find_levels(&r);
@@ -76,6 +76,11 @@ LoopKernel *lower_reduce(LowerContext *ctx, const Graph *g, const Node *kernel) 
     r.domain = val_info(r.b->body, r.red[0]->in[0]);
     r.result = val_info(r.b->body, r.red[0]->out);
     r.split = split_reduce(r.b->body, r.red[0]);
+    return r;
+}
+
+LoopKernel *lower_reduce(LowerContext *ctx, const Graph *g, const Node *kernel) {
+    Reduce r = reduce_start(ctx, g, kernel);
     if (r.split.results == 0) return r.k;
     if (r.split.inner)
         lower_rows(&r);

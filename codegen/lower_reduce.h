@@ -19,6 +19,9 @@ typedef struct Reduce {
     LoopIdx kept_flat; /* the same, numbered: place among the results (inner) or rows of them */
 } Reduce;
 
+/* A new loop kernel, its reductions found. */
+Reduce reduce_start(LowerContext *ctx, const Graph *g, const Node *kernel);
+
 /* What a reduction starts with. */
 double reduce_first(const Reduce *r, const Node *red);
 /* acc combined with v by the reduction's expression. */
@@ -35,7 +38,14 @@ LoopIdx reduce_place(const Reduce *r, const SplitAxes *groups, LoopIdx flat);
 /* A loop that sets buf[0 .. n) to the reduction's first value. */
 void reduce_clear(const Reduce *r, const Node *red, LoopBuf buf, int64_t n);
 
+/* Whether computing it twice costs more than keeping it. */
+bool reduce_is_dear(const Node *n);
+/* Result i has the domain's shape, not the kept one. */
+bool reduce_is_domain_result(const Reduce *r, int i);
+
 void lower_rows(Reduce *r);
 void lower_columns(Reduce *r);
+void lower_cuda_rows(Reduce *r);
+void lower_cuda_columns(Reduce *r);
 
 #endif

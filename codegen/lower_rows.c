@@ -30,7 +30,7 @@ typedef struct Row {
 
 /* --- what to keep --- */
 
-static bool is_dear(const Node *n) {
+bool reduce_is_dear(const Node *n) {
     static const char *const word[] = {"EXP", "LOG", "TANH", "ERF", "POW", "SIN", "COS"};
     const char *expr = op_expr(n->op);
     for (size_t i = 0; expr && i < sizeof word / sizeof word[0]; i++)
@@ -51,7 +51,7 @@ static bool same_shape(const TypeInfo *a, const TypeInfo *b) {
     return a->ndim == b->ndim && memcmp(a->dim, b->dim, (size_t)a->ndim * sizeof a->dim[0]) == 0;
 }
 
-static bool is_domain_result(const Reduce *r, int i) {
+bool reduce_is_domain_result(const Reduce *r, int i) {
     const TypeInfo *t = val_info(r->b->body, r->b->body->out[i]);
     return !same_shape(t, r->result) && same_shape(t, r->domain);
 }
@@ -67,12 +67,13 @@ static void choose_kept(Row *w) {
             if (r->level[r->red[i]->out.id] == loop)
                 mark_needed(g, r->red[i]->in[0], loop, seen, first, uses);
     for (int i = 0; i < g->nout; i++)
-        if (is_domain_result(r, i)) mark_needed(g, g->out[i], w->levels + 1, seen, first, uses);
+        if (reduce_is_domain_result(r, i))
+            mark_needed(g, g->out[i], w->levels + 1, seen, first, uses);
     w->kept = ARENA_ARRAY(arena, Kept, g->nnode);
     for (int i = 0; i < g->nnode; i++) {
         const Node *n = g->node[i];
         bool fits = (w->nkept + 1) * r->split.run * 4 <= KEPT_BYTES_MAX;
-        if (fits && is_dear(n) && uses[n->out.id] > 1 && r->split.reduced.n == 0 &&
+        if (fits && reduce_is_dear(n) && uses[n->out.id] > 1 && r->split.reduced.n == 0 &&
             same_shape(val_info(g, n->out), r->domain))
             w->kept[w->nkept++] = (Kept){.v = n->out, .loop = first[n->out.id]};
     }
@@ -255,22 +256,22 @@ static void store_results(Row *w) {
     LoopVal *v = ARENA_ARRAY(r->b->ctx->arena, LoopVal, g->nout);
     LoopIdx index[NDIM_MAX];
     bool any = false;
-    for (int i = 0; i < g->nout; i++) any |= is_domain_result(r, i);
+    for (int i = 0; i < g->nout; i++) any |= reduce_is_domain_result(r, i);
     if (any && r->split.run > 0) {
         LoopIdx j = loop_idx_axis(r->k, loop_open(r->k, LOOP_vector, r->split.run, LOOP_NO_BOUND));
         LoopIdx at = loop_idx_add(r->k, r->kept_at, j);
         reduce_domain_index(r, at, index);
         for (int i = 0; i < g->nout; i++)
-            if (is_domain_result(r, i)) v[i] = lower_body_value(r->b, g->out[i], index);
+            if (reduce_is_domain_result(r, i)) v[i] = lower_body_value(r->b, g->out[i], index);
         for (int i = 0; i < g->nout; i++)
-            if (is_domain_result(r, i)) loop_store(r->k, r->b->out[i], at, v[i]);
+            if (reduce_is_domain_result(r, i)) loop_store(r->k, r->b->out[i], at, v[i]);
         loop_close(r->k);
     }
     reduce_result_index(r, r->kept_flat, index);
     for (int i = 0; i < g->nout; i++)
-        if (!is_domain_result(r, i)) v[i] = lower_body_value(r->b, g->out[i], index);
+        if (!reduce_is_domain_result(r, i)) v[i] = lower_body_value(r->b, g->out[i], index);
     for (int i = 0; i < g->nout; i++)
-        if (!is_domain_result(r, i)) loop_store(r->k, r->b->out[i], r->kept_flat, v[i]);
+        if (!reduce_is_domain_result(r, i)) loop_store(r->k, r->b->out[i], r->kept_flat, v[i]);
 }
 
 static void open_results(Reduce *r) {

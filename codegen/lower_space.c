@@ -1,4 +1,5 @@
 /* lower_space.c - choosing and opening the iteration space of a pointwise nest. */
+#include "codegen/lower_cuda.h"
 #include "codegen/lower_space.h"
 
 #include <string.h>
@@ -15,9 +16,8 @@ static LowerSpace space_of(const TypeInfo *t) {
     return s;
 }
 
-/* The place in `type` of the element whose place in the space is at[]. */
-static void place_in(LoopKernel *k, const LowerSpace *s, const LoopIdx *at, const TypeInfo *type,
-                     LoopIdx *index) {
+void lower_space_place(LoopKernel *k, const LowerSpace *s, const LoopIdx *at, const TypeInfo *type,
+                       LoopIdx *index) {
     TypeInfo as = {.ndim = s->n};
     memcpy(as.dim, s->dim, sizeof s->dim);
     lower_unflatten(k, type, lower_offset(k, &as, at), index);
@@ -30,7 +30,7 @@ static int64_t try_space(LowerContext *ctx, const Graph *g, const Node *kernel,
     LoopIdx at[NDIM_MAX], index[NDIM_MAX];
     for (int i = 0; i < s->n; i++)
         at[i] = loop_idx_axis(b->k, loop_open(b->k, LOOP_serial, s->dim[i], LOOP_NO_BOUND));
-    place_in(b->k, s, at, type, index);
+    lower_space_place(b->k, s, at, type, index);
     lower_body_store_all(b, index);
     lower_space_close(b->k, 0);
     return loop_count_quotients(b->k);
@@ -90,6 +90,18 @@ void lower_open_grid(LoopKernel *k, int n, const int64_t *dim, LoopIdx *index) {
     for (int i = 0; i < n; i++) index[i] = loop_let(k, index[i], dim[i]);
 }
 
+void lower_open_elements(LowerContext *ctx, LoopKernel *k, const TypeInfo *t, LoopIdx *index) {
+    if (ctx->target == TARGET_cuda) {
+        int64_t elems = 1;
+        for (int i = 0; i < t->ndim; i++) elems *= t->dim[i];
+        lower_unflatten(k, t, lower_cuda_open_units(k, elems, 1), index);
+        return;
+    }
+    int last = t->ndim - 1;
+    lower_open_grid(k, last, t->dim, index);
+    index[last] = loop_idx_axis(k, loop_open(k, LOOP_vector, t->dim[last], LOOP_NO_BOUND));
+}
+
 int lower_space_open(LoopKernel *k, const LowerSpace *space, const TypeInfo *type, LoopIdx *index) {
     int depth = k->depth, last = space->n - 1;
     int64_t n = space->dim[last];
@@ -109,7 +121,7 @@ int lower_space_open(LoopKernel *k, const LowerSpace *space, const TypeInfo *typ
         bound = loop_idx_plus(k, begin, VECTOR_BLOCK);
     }
     at[last] = loop_idx_axis(k, loop_open_range(k, LOOP_vector, n, begin, bound));
-    place_in(k, space, at, type, index);
+    lower_space_place(k, space, at, type, index);
     return depth;
 }
 

@@ -19,6 +19,10 @@ LowerSpace lower_space_choose(LowerContext *ctx, const Graph *g, const Node *ker
 int lower_space_open(LoopKernel *k, const LowerSpace *space, const TypeInfo *type, LoopIdx *index);
 void lower_space_close(LoopKernel *k, int depth);
 
+/* The place in `type` of the element whose place in the space is at[]. */
+void lower_space_place(LoopKernel *k, const LowerSpace *s, const LoopIdx *at, const TypeInfo *type,
+                       LoopIdx *index);
+
 /* Opens one grid loop over dims[0 .. n) taken together; index[i] is the place in dims[i]. */
 void lower_open_grid(LoopKernel *k, int n, const int64_t *dim, LoopIdx *index);
 

@@ -47,7 +47,10 @@ static void plan_launch(Program *p, const Graph *g, const Node *n) {
         PlanArg arg = plan_arg(p, g, node_out(n, i));
         vec_push(p->arena, &p->args, arg);
     }
-    vec_push(p->arena, &p->steps, step);
+    for (int i = 0, n_launch = p->kernels.data[step.kernel].launches; i < n_launch; i++) {
+        vec_push(p->arena, &p->steps, step);
+        step.kernel++;
+    }
 }
 
 static void plan_steps(Program *p, const Graph *g, bool (*wanted)(const Node *));
@@ -346,7 +349,11 @@ static void plan_kernels(Program *p) {
                           .form = k->form,
                           .lines = lines,
                           .bytes = k->bytes,
-                          .flops = k->flops};
+                          .flops = k->flops,
+                          .kind = (uint8_t)k->kind,
+                          .grid = (uint32_t)k->grid,
+                          .block = (uint32_t)k->block,
+                          .matmul = k->matmul};
         vec_push(p->arena, &p->plan_kernels, row);
     }
 }
@@ -364,6 +371,8 @@ static void plan_point_to_tables(Program *p) {
     plan->program = p->programs.data, plan->nprogram = p->programs.n;
     plan->setting = p->settings.data, plan->nsetting = p->settings.n;
     plan->buffer = p->buffers.data, plan->nbuffer = p->buffers.n;
+    plan->matmul = p->matmuls.data, plan->nmatmul = p->matmuls.n;
+    plan->image = p->images.data, plan->nimage = p->images.n;
 }
 
 void plan_build(Program *p) {
@@ -371,7 +380,7 @@ void plan_build(Program *p) {
     p->plan = (Plan){.version = PLAN_VERSION,
                      .model = m->name,
                      .file = m->file,
-                     .target = "cpu",
+                     .target = m->target == TARGET_cuda ? "cuda" : "cpu",
                      .compiler = p->options->version,
                      .cpu_features = "",
                      .dp = (int32_t)m->parallel.dp,

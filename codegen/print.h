@@ -24,7 +24,8 @@ struct Printer {
     FILE *out;
     const char *name; /* of the kernel */
     int indent;
-    bool *known; /* by axis: an unrolled axis whose number is being printed */
+    const LoopStmt *vector; /* CUDA: the vector loop whose body is being printed */
+    bool *known;            /* by axis: an unrolled axis whose number is being printed */
     int64_t *value;
 };
 
@@ -60,5 +61,7 @@ void print_stream(Printer *p, const LoopStmt *s);
 /* Statements that are the same everywhere. */
 PrintStmt print_scalar_op, print_const_stmt, print_index_stmt, print_range_stmt, print_random_stmt,
     print_if_stmt, print_let_stmt;
+
+void print_math(FILE *out); /* prelude_math.h */
 
 #endif

@@ -296,4 +296,5 @@ extern const char loop_prelude_text[], loop_prelude_text_end[];
 
 void loop_print_c_prelude(FILE *out) {
     fwrite(loop_prelude_text, 1, (size_t)(loop_prelude_text_end - loop_prelude_text), out);
+    print_math(out);
 }

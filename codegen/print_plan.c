@@ -103,8 +103,33 @@ static void print_kernels(const Program *p, FILE *out) {
     for (uint32_t i = 0; i < p->plan_kernels.n; i++) {
         const PlanKernel *r = &p->plan_kernels.data[i];
         fprintf(out, "    {.name = \"%s\", .fn = %s, .form = \"%s\", .lines = \"%s\", ", r->name,
-                r->name, r->form, r->lines);
-        fprintf(out, ".bytes = %" PRId64 ", .flops = %" PRId64 "},\n", r->bytes, r->flops);
+                r->kind == PLAN_KERNEL_c ? r->name : "0", r->form, r->lines);
+        fprintf(out, ".bytes = %" PRId64 ", .flops = %" PRId64, r->bytes, r->flops);
+        if (r->kind == PLAN_KERNEL_cuda)
+            fprintf(out, ",\n     .kind = PLAN_KERNEL_cuda, .grid = %u, .block = %u", r->grid,
+                    r->block);
+        if (r->kind == PLAN_KERNEL_matmul)
+            fprintf(out, ",\n     .kind = PLAN_KERNEL_matmul, .matmul = %u", r->matmul);
+        fputs("},\n", out);
+    }
+    fputs("};\n\n", out);
+}
+
+static void print_matmuls(const Program *p, FILE *out) {
+    if (p->matmuls.n == 0) return;
+    fputs("static const PlanMatmul matmuls[] = {\n", out);
+    for (uint32_t i = 0; i < p->matmuls.n; i++) {
+        const PlanMatmul *r = &p->matmuls.data[i];
+        fprintf(out, "    {.m = %" PRId64 ", .n = %" PRId64 ", .k = %" PRId64, r->m, r->n, r->k);
+        fprintf(out, ", .batch = %" PRId64 ", .ta = %u, .tb = %u, .dtype = %u, .tf32 = %u,\n",
+                r->batch, r->ta, r->tb, r->dtype, r->tf32);
+        fprintf(out, "     .epilogue = %u, .beta = %u, .a = %u, .b = %u, .bias = %u, .old = %u",
+                r->epilogue, r->beta, r->a, r->b, r->bias, r->old);
+        fprintf(out, ", .out = %u,\n     .lda = %" PRId64 ", .ldb = %" PRId64 ", .ldc = %" PRId64,
+                r->out, r->lda, r->ldb, r->ldc);
+        fprintf(out, ", .a_stride = %" PRId64 ", .b_stride = %" PRId64 ", .c_stride = %" PRId64,
+                r->a_stride, r->b_stride, r->c_stride);
+        fputs("},\n", out);
     }
     fputs("};\n\n", out);
 }
@@ -307,6 +332,8 @@ static void print_plan(const Program *p, uint64_t hash, FILE *out) {
     print_table_field(out, "program", "programs", "nprogram", plan->nprogram);
     print_table_field(out, "setting", "settings", "nsetting", plan->nsetting);
     print_table_field(out, "buffer", "buffers", "nbuffer", plan->nbuffer);
+    print_table_field(out, "matmul", "matmuls", "nmatmul", plan->nmatmul);
+    print_table_field(out, "image", "images", "nimage", plan->nimage);
     print_train(&plan->train, out);
     fputs("};\n", out);
 }
@@ -332,6 +359,7 @@ void plan_print(const Program *p, uint64_t hash, FILE *out) {
     print_params(p, out);
     print_names(p, out);
     print_kernels(p, out);
+    print_matmuls(p, out);
     print_args(p, out);
     print_steps(p, out);
     print_programs(p, out);

@@ -120,7 +120,8 @@ bool print_fits_narrow(const Printer *p, LoopIdx index) {
         const LoopTerm *t = &info->term[i];
         bool quotient = t->kind == LOOP_TERM_div || t->kind == LOOP_TERM_mod;
         if (t->scale > INT32_MAX || t->scale < INT32_MIN) return false;
-        if (quotient && (t->by > INT32_MAX || !print_fits_narrow(p, (LoopIdx){t->id}))) return false;
+        if (quotient && (t->by > INT32_MAX || !print_fits_narrow(p, (LoopIdx){t->id})))
+            return false;
     }
     return true;
 }
@@ -282,4 +283,12 @@ void print_if_stmt(Printer *p, const LoopStmt *s) {
     print_line(p);
     fprintf(p->out, "if (t%" PRIu32 ") {\n", s->arg[0].id);
     print_body(p, &s->body);
+}
+
+/* prelude.S */
+extern const char loop_prelude_math_text[], loop_prelude_math_text_end[];
+
+void print_math(FILE *out) {
+    fwrite(loop_prelude_math_text, 1, (size_t)(loop_prelude_math_text_end - loop_prelude_math_text),
+           out);
 }

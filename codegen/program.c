@@ -5,9 +5,10 @@
  * are the fused node's name and four hex digits of the key's hash, so they stay the same from
  * build to build and from layout to layout.
  */
-#include "codegen/lower.h"
 #include "codegen/program.h"
+#include "codegen/lower.h"
 #include "ir/panic.h"
+#include "ir/split.h"
 #include "ir/text.h"
 
 #include <ctype.h>
@@ -21,9 +22,28 @@ static bool draws_random(const Graph *body) {
     return false;
 }
 
-static const char *kernel_key(Program *p, const Node *n) {
+/* Whether the address is a multiple of 16 bytes in every iteration of the repeats around. */
+static bool is_tight(const Program *p, const Addr *at) {
+    int64_t bits = at->offset_bytes;
+    for (int i = 0; i < p->repeat_depth; i++) bits |= at->stride_bytes[i];
+    return bits % 16 == 0;
+}
+
+/* Bit i: argument i may lie at an odd address. */
+static uint64_t loose_arguments(const Program *p, const Graph *g, const Node *n) {
+    uint64_t loose = 0;
+    for (int i = 0; i < n->nin && i < 64; i++)
+        if (!is_tight(p, &g->val[n->in[i].id].addr)) loose |= UINT64_C(1) << i;
+    for (int i = 0; i < n->nout && n->nin + i < 64; i++)
+        if (!is_tight(p, &g->val[node_out(n, i).id].addr)) loose |= UINT64_C(1) << (n->nin + i);
+    return loose;
+}
+
+static const char *kernel_key(Program *p, const Graph *g, const Node *n) {
     const char *key = arena_printf(p->arena, "%s %s", node_attr(n, ATTR_form)->s,
                                    text_graph_string(n->body, p->arena));
+    uint64_t loose = p->mod->target == TARGET_cuda ? loose_arguments(p, g, n) : 0;
+    if (loose) key = arena_printf(p->arena, "%s loose %llx", key, (unsigned long long)loose);
     if (!draws_random(n->body)) return key;
     for (int i = 0; i < p->repeat_depth; i++)
         key = arena_printf(p->arena, "%s x %lld", key, (long long)p->repeat_count[i]);
@@ -78,31 +98,78 @@ static const char *kernel_text(Program *p, const LoopKernel *k, const char *name
     char *text = NULL;
     size_t bytes = 0;
     FILE *f = memory_stream(&text, &bytes);
-    loop_print_c(k, name, f);
+    if (p->mod->target == TARGET_cuda)
+        loop_print_cuda(k, name, f);
+    else
+        loop_print_c(k, name, f);
     fclose(f);
     const char *kept = arena_strndup(p->arena, text, bytes);
     free(text);
     return kept;
 }
 
+static const Node *matmul_of(const Graph *body) {
+    int i = 0;
+    while (body->node[i]->op != OP_matmul) i++;
+    return body->node[i];
+}
+
+/* A product of the device's library has a row in its table instead of a function. */
+static bool is_library_product(const Program *p, const Node *n) {
+    return p->mod->target == TARGET_cuda && strcmp(node_attr(n, ATTR_form)->s, "matmul") == 0 &&
+           split_cuda_library(n->body, matmul_of(n->body));
+}
+
+static void row_set_library(Program *p, KernelRow *row, const Node *n) {
+    PlanMatmul m = plan_matmul(n->body);
+    row->kind = PLAN_KERNEL_matmul;
+    row->matmul = p->matmuls.n;
+    row->text = arena_printf(p->arena, "/* %s: %lld x %lld x %lld by the device's library */\n",
+                             row->name, (long long)m.m, (long long)m.n, (long long)m.k);
+    vec_push(p->arena, &p->matmuls, m);
+}
+
+static void row_set_function(Program *p, KernelRow *row, const LoopKernel *k) {
+    row->kind = p->mod->target == TARGET_cuda ? PLAN_KERNEL_cuda : PLAN_KERNEL_c;
+    row->grid = k->blocks;
+    row->block = k->threads;
+    row->text = kernel_text(p, k, row->name);
+}
+
 static uint32_t kernel_add(Program *p, const Graph *g, const Node *n, const char *key) {
-    LowerContext ctx = {.arena = p->arena, .repeat_depth = p->repeat_depth};
+    uint32_t at = p->kernels.n;
+    LowerContext ctx = {.arena = p->arena,
+                        .target = p->mod->target,
+                        .loose = loose_arguments(p, g, n),
+                        .repeat_depth = p->repeat_depth};
     memcpy(ctx.repeat_count, p->repeat_count, sizeof ctx.repeat_count);
-    LoopKernel *k = lower_kernel(&ctx, g, n);
-    if (p->options->threads_always) k->work = INT64_MAX;
     LowerCost cost = lower_cost(g, n);
     KernelRow row = {.name = kernel_name(p, n, key),
                      .key = key,
                      .form = node_attr(n, ATTR_form)->s,
+                     .launches = 1,
                      .bytes = cost.bytes,
                      .flops = cost.flops};
-    row.text = kernel_text(p, k, row.name);
-    vec_push(p->arena, &p->kernels, row);
-    return p->kernels.n - 1;
+    if (is_library_product(p, n)) {
+        row_set_library(p, &row, n);
+        vec_push(p->arena, &p->kernels, row);
+        return at;
+    }
+    LoopKernel *k = lower_kernel(&ctx, g, n);
+    for (int launch = 1; k; k = k->next, launch++) {
+        if (p->options->threads_always) k->work = INT64_MAX;
+        if (launch > 1)
+            row.name = arena_printf(p->arena, "%s_%d", p->kernels.data[at].name, launch);
+        if (launch > 1) row.key = "", row.bytes = row.flops = 0;
+        row_set_function(p, &row, k);
+        vec_push(p->arena, &p->kernels, row);
+        p->kernels.data[at].launches = launch;
+    }
+    return at;
 }
 
 uint32_t program_kernel(Program *p, const Graph *g, const Node *n) {
-    const char *key = kernel_key(p, n);
+    const char *key = kernel_key(p, g, n);
     uint32_t at = 0;
     while (at < p->kernels.n && strcmp(p->kernels.data[at].key, key) != 0) at++;
     if (at == p->kernels.n) at = kernel_add(p, g, n, key);
@@ -119,6 +186,7 @@ Program *codegen_build(Module *m, const struct Table *table, const CodegenOption
     p->table = table;
     p->options = options;
     p->arena = arena;
+    if (m->target == TARGET_cuda) image_plan(p);
     plan_build(p);
     return p;
 }
@@ -158,18 +226,20 @@ static uint64_t program_hash(const Program *p) {
     return hash;
 }
 
-void codegen_print_plan(const Program *p, FILE *out) {
-    plan_print(p, program_hash(p), out);
-}
+void codegen_print_plan(const Program *p, FILE *out) { plan_print(p, program_hash(p), out); }
 
 void codegen_print_c(const Program *p, FILE *out) {
     fputs("/* ", out);
     print_comment_name(p->mod->file, out);
     fprintf(out, ", compiled by infinic %s: kernels and plan. */\n", p->options->version);
     fputs("#include \"runtime/plan.h\"\n\n", out);
-    loop_print_c_prelude(out);
-    fputc('\n', out);
-    codegen_print_kernels(p, out);
+    if (p->mod->target == TARGET_cuda) {
+        image_print_c(p, out);
+    } else {
+        loop_print_c_prelude(out);
+        fputc('\n', out);
+        codegen_print_kernels(p, out);
+    }
     plan_print(p, program_hash(p), out);
     fputs("\nint main(int argc, char **argv) { return inf_main(&plan, argc, argv); }\n", out);
 }

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { ARCHS_MAX = 8 };
 enum exit_code { EXIT_OK = 0, EXIT_DIAGNOSTICS = 1, EXIT_USAGE = 2, EXIT_IO = 5, EXIT_SIGNAL = 75 };
 
 extern const unsigned char inf_embed_runtime_archive[], inf_embed_runtime_archive_end[];
@@ -27,6 +28,7 @@ typedef struct Driver {
     Options options;
     Module *mod;
     InputLimits limits;
+    VEC(const char *) archs; /* CUDA architectures */
 } Driver;
 
 static bool given(const Driver *r, OptionId id) { return r->options.value[id].given; }
@@ -108,7 +110,8 @@ static bool read_model(Driver *r, bool *printed) {
     lower_program(&lower, defines->all.data, (int)defines->all.n);
     if (r->mod->train.dtype == DT_bf16 && !given(r, OPT_check))
         diag_warn(&r->diag, WARN_BF16, lower.settings.key_span[KEY_train_dtype],
-                  "dtype = bf16 runs in f32 on the CPU");
+                  r->mod->target == TARGET_cuda ? "dtype = bf16 runs in f32 in this version"
+                                                : "dtype = bf16 runs in f32 on the CPU");
     return r->diag.error_count == 0;
 }
 
@@ -185,7 +188,11 @@ static int compile(Driver *r) {
     if (emits(r, "ir") || passes.dump != NULL || passes.stop_after != NULL || passes.only != NULL)
         return finish_output();
     CodegenOptions options = {
-        .limits = r->limits, .march = text_of(r, OPT_march), .version = INFINIC_VERSION};
+        .limits = r->limits,
+        .march = text_of(r, OPT_march),
+        .version = INFINIC_VERSION,
+        .arch = r->archs.data,
+        .narch = (int)r->archs.n};
     return produce(r, codegen_build(r->mod, ctx.table, &options, &r->arena));
 }
 
@@ -225,13 +232,39 @@ static bool stops_early(Driver *r, int *code) {
     return true;
 }
 
+/* Splits --arch at commas; false when a part is no architecture or there are too many. */
+static bool read_archs(Driver *r) {
+    const char *at = text_of(r, OPT_arch);
+    while (at != NULL) {
+        size_t n = strcspn(at, ",");
+        const char *arch = arena_strndup(&r->arena, at, n);
+        int used = 0;
+        if (sscanf(arch, "sm_%*d%n", &used) < 0 || used < 4 || n > (size_t)used + 1) return false;
+        if (r->archs.n >= ARCHS_MAX) return false;
+        vec_push(&r->arena, &r->archs, arch);
+        at = at[n] == ',' ? at + n + 1 : NULL;
+    }
+    return true;
+}
+
+/* What to compile for: as asked; a GPU that answers is taken when nothing is. */
+static Target choose_target(Driver *r) {
+    const char *word = given(r, OPT_target) ? text_of(r, OPT_target) : "auto";
+    if (strcmp(word, "cpu") == 0) return TARGET_c;
+    const char *arch = codegen_device_arch(&r->arena);
+    if (arch != NULL && r->archs.n == 0) vec_push(&r->arena, &r->archs, arch);
+    return strcmp(word, "cuda") == 0 || (arch != NULL && codegen_has_nvrtc()) ? TARGET_cuda
+                                                                               : TARGET_c;
+}
+
 /* NULL, or what is wrong with the options that are given. */
 static const char *check_options(Driver *r) {
     const OptionId passes[] = {OPT_dump, OPT_stop_after, OPT_only};
     const OptionValue *warn = &r->options.value[OPT_warn];
     if (r->options.input == NULL) return "no model is given; --help says more";
-    if (given(r, OPT_target) && strcmp(text_of(r, OPT_target), "cuda") == 0)
-        return "--target=cuda: this version compiles for the CPU only";
+    if (!read_archs(r))
+        return arena_printf(&r->arena, "--arch=%s: sm_90a, or several with commas between them",
+                            text_of(r, OPT_arch));
     for (size_t i = 0; i < sizeof(passes) / sizeof(passes[0]); i++) {
         const char *name = text_of(r, passes[i]);
         bool known = name == NULL || passes_known(name) ||
@@ -262,6 +295,7 @@ int main(int argc, char **argv) {
     if (problem != NULL) return usage_error(problem);
     r->mod = module_new(&r->arena, &r->sources, &r->diag);
     const char *slash = strrchr(r->options.input, '/');
+    r->mod->target = choose_target(r);
     r->mod->file = slash != NULL ? slash + 1 : r->options.input;
     code = compile(r);
     diag_finish(&r->diag);

@@ -55,9 +55,7 @@ static int lanes_for(int64_t n) {
     return lanes;
 }
 
-/* Whether every result is smaller than the domain, sums are f32 (the workspace's type) and no
- * reduction depends on another. */
-static bool is_flat(const Graph *body, const Node *first) {
+bool split_reduce_is_flat(const Graph *body, const Node *first) {
     const TypeTable *tt = body->mod->types;
     int64_t elems = type_elems(tt, val_type(body, first->out));
     for (int i = 0; i < body->nout; i++)
@@ -96,8 +94,8 @@ ReduceSplit split_reduce(const Graph *body, const Node *reduce) {
     s.item_lanes = lanes_for(s.items);
     bool outermost = s.inner && s.reduced.n > 0 && s.kept.n > 0 &&
                      s.reduced.stride[0] > s.kept.stride[0];
-    s.apart = s.items > 1 && (units < APART_UNITS_MAX || outermost) && is_flat(body, reduce) &&
-              kept * s.run * outer >= APART_ELEMS_MIN;
+    s.apart = s.items > 1 && (units < APART_UNITS_MAX || outermost) &&
+              split_reduce_is_flat(body, reduce) && kept * s.run * outer >= APART_ELEMS_MIN;
     return s;
 }
 
@@ -111,6 +109,11 @@ static int64_t reduce_workspace(const Graph *body, const Node *first) {
 int64_t split_workspace_bytes(const Graph *body) {
     for (int i = 0; i < body->nnode; i++) {
         const Node *n = body->node[i];
+        if (body->mod->target == TARGET_cuda) {
+            int64_t bytes = split_cuda_workspace(body, n);
+            if (bytes > 0) return bytes;
+            continue;
+        }
         switch (op_kind(n->op)) {
         case KIND_reduce: return n->op == OP_argmax ? 0 : reduce_workspace(body, n);
         case KIND_conv: return split_conv_workspace(body, n);

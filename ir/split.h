@@ -52,6 +52,44 @@ typedef struct ReduceSplit {
 
 ReduceSplit split_reduce(const Graph *body, const Node *reduce);
 
+/* --- CUDA (split_cuda.c): how threads and blocks share a kernel's work ---
+ *
+ * inner: a result's reduced places, `vector` neighbours a unit, are cut into `pieces` of `piece`
+ * units; in a piece, thread t of `group` adds units t, t + group, .. in order, then threads fold by
+ * halves; pieces are added by CUDA_FOLD threads in the same way.
+ * Columns: threads of a block are `group` columns (of `vector` neighbours) by threads / group rows;
+ * a row adds every so many-th place of a piece, then rows fold by halves; pieces likewise. */
+enum { CUDA_FOLD = 256 };
+
+typedef struct CudaReduce {
+    ReduceSplit axes;
+    int64_t vector, units, pieces, piece, group;
+    int threads;
+    bool apart; /* a block a piece, pieces in the workspace: [reduction][result][piece], or
+                   [reduction][piece][result] when not inner */
+} CudaReduce;
+
+CudaReduce split_cuda_reduce(const Graph *body, const Node *reduce);
+
+/* Matrix products and convolutions as tiles of a product out[m, n] = sum over k: a block makes
+ * rows x cols of it for one of `parts` runs of `part` places of k; parts lie in the workspace as
+ * [part][batch][m][n] and are added in order. */
+typedef struct CudaTiles {
+    int64_t batch, m, n, k;
+    int64_t rows, cols;   /* of a block's tile */
+    int64_t row, col;     /* of a thread's tile: rows and cols are multiples */
+    int64_t depth;        /* places of k in shared memory at once */
+    int64_t parts, part;  /* part is a multiple of depth */
+    int threads;
+} CudaTiles;
+
+CudaTiles split_cuda_tiles(const Graph *body, const Node *anchor);
+
+/* Whether a product is left to the device's library. */
+bool split_cuda_library(const Graph *body, const Node *matmul);
+
+int64_t split_cuda_workspace(const Graph *body, const Node *n);
+
 /* --- convolutions (split_conv.c) --- */
 
 /* Sizes of the forward convolution that a conv2d, conv2d_dx or conv2d_dw belongs to. A pointwise
@@ -110,5 +148,9 @@ typedef struct MatmulSplit {
 
 MatmulSplit split_matmul(const Graph *body, const Node *matmul);
 int64_t split_matmul_workspace(const Graph *body, const Node *matmul);
+
+/* Whether every result of a body of reductions is smaller than the domain, sums are f32 (the
+ * workspace's type) and no reduction depends on another. */
+bool split_reduce_is_flat(const Graph *body, const Node *first);
 
 #endif

@@ -6,6 +6,7 @@
 /* Its vectors never leave a function here. */
 #pragma GCC diagnostic ignored "-Wpsabi"
 #include "codegen/prelude.h"
+#include "codegen/prelude_math.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,0 +1,29 @@
+/* lower_cuda.h - what lowerings for CUDA share: blocks and threads. */
+#ifndef INFINIC_CODEGEN_LOWER_CUDA_H
+#define INFINIC_CODEGEN_LOWER_CUDA_H
+
+#include "codegen/lower.h"
+
+enum {
+    CUDA_THREADS = 256,
+    CUDA_WARP = 32,
+    CUDA_VECTOR = 4, /* f32 of a 16-byte access */
+    CUDA_BLOCKS_MIN =
+        264 /* enough to keep a large chip busy: two for each of 132 multiprocessors */
+};
+
+/* Opens the grid axis and in it the thread axis; the kernel's first loops. */
+void lower_cuda_open(LoopKernel *k, int64_t blocks, int threads, LoopIdx *block, LoopIdx *thread);
+
+/* Opens a thread for each of n units, `each` of them `threads` apart in one thread when there are
+ * many; returns the unit's number, in [0, n). */
+LoopIdx lower_cuda_open_units(LoopKernel *k, int64_t n, int each);
+
+/* An `if` around what follows when index may reach n; returns the index known to be less. */
+LoopIdx lower_cuda_open_below(LoopKernel *k, LoopIdx index, int64_t n);
+
+int64_t lower_ceil_div(int64_t a, int64_t b);
+/* The least power of two that is at least n, at most `most`. */
+int64_t lower_power_of_two(int64_t n, int64_t most);
+
+#endif

@@ -1,0 +1,201 @@
+/* lower_cuda_columns.c - reductions whose innermost axis is kept, for CUDA: columns are summed.
+ *
+ * A block's threads are `group` neighbouring columns by several rows; neighbours read neighbours.
+ * Each thread adds every so many-th place of a piece, rows fold by halves in shared memory. With
+ * few columns the places are cut into pieces, one a block; the last block of a tile of columns adds
+ * them in the same way.
+ */
+#include "codegen/lower_cuda.h"
+#include "codegen/lower_reduce.h"
+
+typedef struct Columns {
+    Reduce *r;
+    CudaReduce s;
+    int64_t rows, wide;    /* rows of threads; columns of a tile */
+    LoopIdx row, column;   /* of the thread; column: its first of the tile, times vector */
+    LoopIdx place;         /* its first column of the run */
+    LoopVal valid;         /* that column exists; id 0: always */
+    LoopBuf *acc, *shared; /* by reduction */
+} Columns;
+
+static LoopIdx open_lanes(Columns *c) {
+    LoopKernel *k = c->r->k;
+    if (c->s.vector == 1) return loop_idx(k, 0);
+    return loop_idx_axis(k, loop_open(k, LOOP_vector, c->s.vector, LOOP_NO_BOUND));
+}
+
+static void open_valid(Columns *c) {
+    if (c->valid.id) loop_open_if(c->r->k, c->valid);
+}
+
+static void clear(Columns *c) {
+    Reduce *r = c->r;
+    LoopKernel *k = r->k;
+    int depth = k->depth;
+    LoopIdx l = open_lanes(c);
+    for (int i = 0; i < r->n; i++)
+        loop_store(k, c->acc[i], l,
+                   loop_const(k, reduce_dtype(r, r->red[i]), reduce_first(r, r->red[i])));
+    lower_space_close(k, depth);
+}
+
+static void add(Columns *c, int i, LoopIdx lane, LoopVal v) {
+    LoopKernel *k = c->r->k;
+    LoopVal was = loop_load(k, c->acc[i], lane);
+    loop_store(k, c->acc[i], lane, reduce_combine(c->r, c->r->red[i], was, v));
+}
+
+/* Adds the thread's places of a piece. */
+static void add_places(Columns *c, LoopIdx piece) {
+    Reduce *r = c->r;
+    LoopKernel *k = r->k;
+    LoopIdx index[NDIM_MAX];
+    int depth = k->depth;
+    open_valid(c);
+    LoopIdx step = loop_idx_axis(k, loop_open(k, LOOP_reduce, c->s.piece / c->rows, LOOP_NO_BOUND));
+    LoopIdx place = loop_idx_add(k, loop_idx_scale(k, step, c->rows), c->row);
+    place = loop_idx_add(k, place, loop_idx_scale(k, piece, c->s.piece));
+    place = lower_cuda_open_below(k, place, c->s.units);
+    LoopIdx at = loop_idx_add(k, r->kept_at, reduce_place(r, &r->split.reduced, place));
+    LoopIdx lane = open_lanes(c);
+    at = loop_idx_add(k, loop_idx_add(k, at, c->place), lane);
+    reduce_domain_index(r, at, index);
+    for (int i = 0; i < r->n; i++) add(c, i, lane, lower_body_value(r->b, r->red[i]->in[0], index));
+    lower_space_close(k, depth);
+}
+
+/* Sums of all rows of threads, in the shared arrays' first row, visible to its threads. */
+static void fold_rows(Columns *c) {
+    Reduce *r = c->r;
+    LoopKernel *k = r->k;
+    LoopIdx own = loop_idx_add(k, loop_idx_scale(k, c->row, c->wide), c->column);
+    int depth = k->depth;
+    LoopIdx lane = open_lanes(c);
+    for (int i = 0; i < r->n; i++)
+        loop_store(k, c->shared[i], loop_idx_add(k, own, lane), loop_load(k, c->acc[i], lane));
+    lower_space_close(k, depth);
+    for (int64_t half = c->rows / 2; half > 0; half /= 2) {
+        loop_sync(k);
+        loop_open_if(k, loop_range(k, c->row, 0, half));
+        lane = open_lanes(c);
+        LoopIdx at = loop_idx_add(k, own, lane);
+        for (int i = 0; i < r->n; i++) {
+            LoopVal a = loop_load(k, c->shared[i], at);
+            LoopVal b = loop_load(k, c->shared[i], loop_idx_plus(k, at, half * c->wide));
+            loop_store(k, c->shared[i], at, reduce_combine(r, r->red[i], a, b));
+        }
+        lower_space_close(k, depth);
+    }
+}
+
+/* Opens what the first row of threads does for its columns; lane by lane. */
+static LoopIdx open_first_row(Columns *c) {
+    LoopKernel *k = c->r->k;
+    if (c->rows > 1) loop_open_if(k, loop_range(k, c->row, 0, 1));
+    open_valid(c);
+    return open_lanes(c);
+}
+
+static LoopIdx result_at(Columns *c, LoopIdx lane) {
+    LoopKernel *k = c->r->k;
+    LoopIdx at = loop_idx_scale(k, c->r->kept_flat, c->r->split.run);
+    return loop_idx_add(k, loop_idx_add(k, at, c->place), lane);
+}
+
+static LoopVal folded(Columns *c, int i, LoopIdx lane) {
+    return loop_load(c->r->k, c->shared[i], loop_idx_add(c->r->k, c->column, lane));
+}
+
+static void finish(Columns *c) {
+    Reduce *r = c->r;
+    LoopIdx index[NDIM_MAX];
+    int depth = r->k->depth;
+    LoopIdx lane = open_first_row(c);
+    for (int i = 0; i < r->n; i++) lower_body_bind(r->b, r->red[i]->out, folded(c, i, lane));
+    reduce_result_index(r, result_at(c, lane), index);
+    lower_body_store_all(r->b, index);
+    lower_space_close(r->k, depth);
+}
+
+static LoopIdx work_at(Columns *c, int i, LoopIdx piece, LoopIdx lane) {
+    LoopKernel *k = c->r->k;
+    LoopIdx at = loop_idx_scale(k, piece, c->r->split.results);
+    at = loop_idx_add(k, at, result_at(c, lane));
+    return loop_idx_plus(k, at, i * c->s.pieces * c->r->split.results);
+}
+
+static void store_piece(Columns *c, LoopIdx piece) {
+    LoopKernel *k = c->r->k;
+    int depth = k->depth;
+    LoopIdx lane = open_first_row(c);
+    for (int i = 0; i < c->r->n; i++)
+        loop_store(k, c->r->b->workspace, work_at(c, i, piece, lane), folded(c, i, lane));
+    lower_space_close(k, depth);
+}
+
+/* Adds the thread's share of the pieces. */
+static void add_pieces(Columns *c) {
+    LoopKernel *k = c->r->k;
+    int depth = k->depth;
+    int64_t steps = lower_ceil_div(c->s.pieces, c->rows);
+    open_valid(c);
+    LoopIdx step = loop_idx_axis(k, loop_open(k, LOOP_reduce, steps, LOOP_NO_BOUND));
+    LoopIdx piece = loop_idx_add(k, loop_idx_scale(k, step, c->rows), c->row);
+    piece = lower_cuda_open_below(k, piece, c->s.pieces);
+    LoopIdx lane = open_lanes(c);
+    for (int i = 0; i < c->r->n; i++)
+        add(c, i, lane, loop_load(k, c->r->b->workspace, work_at(c, i, piece, lane)));
+    lower_space_close(k, depth);
+}
+
+/* Opens the kernel: blocks are pieces by rows of results by tiles of columns. Returns the piece;
+ * `tile` is the number of the tile among all of them. */
+static LoopIdx open_blocks(Columns *c, LoopIdx *tile, int64_t *tiles) {
+    Reduce *r = c->r;
+    LoopKernel *k = r->k;
+    LoopIdx block, thread;
+    int64_t units = r->split.run / c->s.vector, across = lower_ceil_div(units, c->s.group);
+    *tiles = r->split.results / r->split.run * across;
+    lower_cuda_open(k, *tiles * c->s.pieces, c->s.threads, &block, &thread);
+    *tile = loop_let(k, loop_idx_mod(k, block, *tiles), *tiles);
+    LoopIdx piece = loop_let(k, loop_idx_div(k, block, *tiles), c->s.pieces);
+    r->kept_flat = loop_let(k, loop_idx_div(k, *tile, across), *tiles / across);
+    r->kept_at = reduce_place(r, &r->split.kept, r->kept_flat);
+    c->row = loop_let(k, loop_idx_div(k, thread, c->s.group), c->rows);
+    LoopIdx in_tile = loop_let(k, loop_idx_mod(k, thread, c->s.group), c->s.group);
+    c->column = loop_idx_scale(k, in_tile, c->s.vector);
+    LoopIdx unit = loop_idx_scale(k, loop_idx_mod(k, *tile, across), c->s.group);
+    unit = loop_let(k, loop_idx_add(k, unit, in_tile), across * c->s.group);
+    if (across * c->s.group > units) c->valid = loop_range(k, unit, 0, units);
+    c->place = loop_idx_scale(k, unit, c->s.vector);
+    return piece;
+}
+
+void lower_cuda_columns(Reduce *r) {
+    LoopKernel *k = r->k;
+    Arena *arena = r->b->ctx->arena;
+    Columns c = {.r = r, .s = split_cuda_reduce(r->b->body, r->red[0])};
+    c.rows = c.s.threads / c.s.group;
+    c.wide = c.s.group * c.s.vector;
+    c.acc = ARENA_ARRAY(arena, LoopBuf, r->n);
+    c.shared = ARENA_ARRAY(arena, LoopBuf, r->n);
+    for (int i = 0; i < r->n; i++)
+        c.shared[i] = loop_shared(k, "rows", reduce_dtype(r, r->red[i]), c.rows * c.wide);
+    LoopIdx tile;
+    int64_t tiles;
+    LoopIdx piece = open_blocks(&c, &tile, &tiles);
+    for (int i = 0; i < r->n; i++)
+        c.acc[i] = loop_reg(k, "acc", reduce_dtype(r, r->red[i]), c.s.vector, 1);
+    clear(&c);
+    add_places(&c, piece);
+    fold_rows(&c);
+    if (c.s.apart) {
+        store_piece(&c, piece);
+        loop_open_if(k, loop_last(k, tile, tiles, c.s.pieces));
+        clear(&c);
+        add_pieces(&c);
+        fold_rows(&c);
+    }
+    finish(&c);
+    lower_space_close(k, 0);
+}

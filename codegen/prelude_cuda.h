@@ -1,0 +1,159 @@
+/* prelude_cuda.h - what generated CUDA kernels use: types, 16-byte accesses, folds over threads,
+ * random numbers. Carried inside infinic as text and printed before prelude_math.h and the kernels;
+ * nothing is included, so that NVRTC needs no folder of headers.
+ */
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+
+#define INF_INLINE            static __device__ __forceinline__
+#define INF_KERNEL(threads)   extern "C" __global__ void __launch_bounds__(threads)
+#define INF_COUNTERS(name, n) static __device__ uint32_t name[n];
+#define INF_SHARED            __shared__ __align__(16)
+#define INF_FMA(a, b, c)      __fmaf_rn(a, b, c)
+#define INF_MIN(a, b)         ((a) < (b) ? (a) : (b))
+
+/* As in runtime/plan.h. */
+struct InfDeviceMoment {
+    uint64_t seed, step, position, end, count, key, half_bits;
+};
+
+struct InfDeviceEnv {
+    const InfDeviceMoment *moment;
+    int32_t microbatch;
+    int32_t iter[4];
+};
+
+INF_INLINE float inf_from_bits(uint32_t u) { return __uint_as_float(u); }
+INF_INLINE uint32_t inf_bits(float x) { return __float_as_uint(x); }
+
+#define __builtin_inff()          inf_from_bits(0x7F800000u)
+#define __builtin_nanf(s)         inf_from_bits(0x7FC00000u)
+#define __builtin_fabsf(x)        fabsf(x)
+#define __builtin_copysignf(x, y) copysignf(x, y)
+#define __builtin_sqrtf(x)        __fsqrt_rn(x)
+#define __builtin_sinf(x)         sinf(x)
+#define __builtin_cosf(x)         cosf(x)
+#define __builtin_powf(x, y)      powf(x, y)
+#define __builtin_floorf(x)       floorf(x)
+#define __builtin_pow(x, y)       pow(x, y)
+
+/* Four neighbours at once; addresses are multiples of 16 bytes (of 4 for uint8_t). */
+struct inf_f4 {
+    float v[4];
+};
+struct inf_i4 {
+    int32_t v[4];
+};
+
+INF_INLINE inf_f4 inf_load4(const float *p) {
+    const float4 q = *(const float4 *)p;
+    const inf_f4 r = {{q.x, q.y, q.z, q.w}};
+    return r;
+}
+
+INF_INLINE inf_i4 inf_load4(const int32_t *p) {
+    const int4 q = *(const int4 *)p;
+    const inf_i4 r = {{q.x, q.y, q.z, q.w}};
+    return r;
+}
+
+INF_INLINE inf_i4 inf_load4(const uint8_t *p) {
+    const uchar4 q = *(const uchar4 *)p;
+    const inf_i4 r = {{q.x, q.y, q.z, q.w}};
+    return r;
+}
+
+INF_INLINE void inf_store4(float *p, inf_f4 q) {
+    *(float4 *)p = make_float4(q.v[0], q.v[1], q.v[2], q.v[3]);
+}
+
+INF_INLINE void inf_store4(int32_t *p, inf_i4 q) {
+    *(int4 *)p = make_int4(q.v[0], q.v[1], q.v[2], q.v[3]);
+}
+
+INF_INLINE void inf_store4(uint8_t *p, inf_i4 q) {
+    *(uchar4 *)p = make_uchar4((uint8_t)q.v[0], (uint8_t)q.v[1], (uint8_t)q.v[2], (uint8_t)q.v[3]);
+}
+
+/* What another block stored: never from this multiprocessor's own cache. */
+#define INF_LOAD_SHARED(p) __ldcg(p)
+
+/* Folds v, of type T, of `width` neighbouring threads with an expression in a and b; all of them
+ * get the result. The operand of the lower thread is always a, so that they get the same bits. */
+#define INF_FOLD_WARP(v, width, T, expr)                                                           \
+    for (int m_ = (width) / 2; m_ > 0; m_ /= 2) {                                                  \
+        const T o_ = __shfl_xor_sync(0xFFFFFFFFu, v, m_);                                          \
+        const T a = (threadIdx.x & m_) ? o_ : v, b = (threadIdx.x & m_) ? v : o_;                  \
+        v = expr;                                                                                  \
+    }
+
+/* The same for more threads than a warp: through shared memory. */
+#define INF_FOLD_BLOCK(v, width, threads, T, expr)                                                 \
+    {                                                                                              \
+        __shared__ T part_[(threads) / 32];                                                        \
+        INF_FOLD_WARP(v, 32, T, expr)                                                              \
+        __syncthreads();                                                                           \
+        if (threadIdx.x % 32 == 0) part_[threadIdx.x / 32] = v;                                    \
+        __syncthreads();                                                                           \
+        v = part_[threadIdx.x / (width) * ((width) / 32) + threadIdx.x % ((width) / 32)];          \
+        INF_FOLD_WARP(v, (width) / 32, T, expr)                                                    \
+    }
+
+/* Whether this block is the last of `blocks` to come here; it sees what the others stored. */
+INF_INLINE int32_t inf_last(uint32_t *count, uint32_t blocks) {
+    __shared__ int32_t last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) last = atomicInc(count, blocks - 1) == blocks - 1;
+    __syncthreads();
+    __threadfence();
+    return last;
+}
+
+/* Philox 4x32-10, as in runtime/philox.h. */
+INF_INLINE void inf_philox(uint32_t c[4], uint32_t key0, uint32_t key1) {
+    for (int round = 0; round < 10; round++) {
+        const uint64_t p0 = (uint64_t)0xD2511F53u * c[0];
+        const uint64_t p1 = (uint64_t)0xCD9E8D57u * c[2];
+        c[0] = (uint32_t)(p1 >> 32) ^ c[1] ^ key0;
+        c[1] = (uint32_t)p1;
+        c[2] = (uint32_t)(p0 >> 32) ^ c[3] ^ key1;
+        c[3] = (uint32_t)p0;
+        key0 += 0x9E3779B9u;
+        key1 += 0xBB67AE85u;
+    }
+}
+
+/* Elements 4 * block .. of a stream: inf_random4 of the runtime. */
+INF_INLINE void inf_random_words(InfDeviceEnv env, uint32_t stream, uint32_t iteration,
+                                 uint64_t block, uint32_t c[4]) {
+    const uint64_t seed = env.moment->seed ^ env.moment->seed >> 32;
+    c[0] = (uint32_t)block;
+    c[1] = stream;
+    c[2] = (uint32_t)env.microbatch;
+    c[3] = iteration;
+    inf_philox(c, (uint32_t)seed, (uint32_t)env.moment->step);
+}
+
+INF_INLINE float inf_unit(uint32_t x) { return (float)(x >> 8) * 5.9604644775390625e-8f; }
+
+/* One number in [0, 1) with 24 bits: element `element` of a stream. */
+INF_INLINE float inf_random1(InfDeviceEnv env, uint32_t stream, uint32_t iteration,
+                             uint64_t element) {
+    uint32_t c[4];
+    inf_random_words(env, stream, iteration, element / 4, c);
+    const uint32_t low = element & 1 ? c[1] : c[0], high = element & 1 ? c[3] : c[2];
+    return inf_unit(element & 2 ? high : low);
+}
+
+/* Four neighbours from element `first` on, a multiple of 4. */
+INF_INLINE void inf_random_quad(InfDeviceEnv env, uint32_t stream, uint32_t iteration,
+                                uint64_t first, float *out) {
+    uint32_t c[4];
+    inf_random_words(env, stream, iteration, first / 4, c);
+    for (int i = 0; i < 4; i++) out[i] = inf_unit(c[i]);
+}

@@ -1,0 +1,180 @@
+/* split_cuda.c - how work is cut for CUDA: functions of shapes alone; see split.h. */
+#include "ir/module.h"
+#include "ir/split.h"
+
+enum {
+    VECTOR = 4,
+    WARP = 32,
+    BLOCK = 256,
+    THREADS_MAX = 1024,
+    BLOCKS_MIN = 264, /* two for each multiprocessor of a large chip */
+    UNITS_EACH = 8,   /* of a row that one thread holds in registers */
+    PIECE_ELEMS_MIN = 4096,
+    PIECES_MAX = 512,
+    COLUMNS_WIDE = 128 /* columns that are worth 16-byte accesses */
+};
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static int64_t product(const SplitAxes *a) {
+    int64_t p = 1;
+    for (int i = 0; i < a->n; i++) p *= a->dim[i];
+    return p;
+}
+
+static int64_t power_of_two(int64_t n, int64_t most) {
+    int64_t p = 1;
+    while (p < n && p < most) p *= 2;
+    return p;
+}
+
+/* --- reductions --- */
+
+/* `pieces` at most, of a multiple of `step` units. */
+static void cut_pieces(CudaReduce *s, int64_t pieces, int64_t step) {
+    if (pieces > PIECES_MAX) pieces = PIECES_MAX;
+    if (pieces < 1) pieces = 1;
+    s->piece = ceil_div(ceil_div(s->units, pieces), step) * step;
+    if (s->piece < 1) s->piece = step;
+    s->pieces = s->units > 0 ? ceil_div(s->units, s->piece) : 1;
+}
+
+static void cut_rows(CudaReduce *s) {
+    int64_t results = s->axes.results, run = s->axes.run;
+    s->vector = run % VECTOR == 0 && run > 0 ? VECTOR : 1;
+    s->units = product(&s->axes.reduced) * run / s->vector;
+    int64_t elems = s->units * s->vector;
+    if (results > 0 && results < BLOCKS_MIN && elems >= 2 * PIECE_ELEMS_MIN) {
+        s->group = s->threads = CUDA_FOLD;
+        cut_pieces(s, min64(ceil_div(BLOCKS_MIN, results), elems / PIECE_ELEMS_MIN), CUDA_FOLD);
+        if (s->pieces > 1) return;
+    }
+    s->pieces = 1;
+    s->piece = s->units;
+    int64_t group = power_of_two(s->units, WARP);
+    while (ceil_div(s->units, group) > UNITS_EACH && group < THREADS_MAX) group *= 2;
+    while (results * group < BLOCKS_MIN * WARP * 4 && group * 2 <= s->units && group < THREADS_MAX)
+        group *= 2;
+    s->group = group;
+    s->threads = group > WARP ? (int)group : BLOCK;
+    while (group <= WARP && s->threads > 2 * WARP && results * group / s->threads < BLOCKS_MIN)
+        s->threads /= 2;
+}
+
+static void cut_columns(CudaReduce *s) {
+    int64_t run = s->axes.run, kept = product(&s->axes.kept);
+    s->vector = run % VECTOR == 0 && run >= COLUMNS_WIDE ? VECTOR : 1;
+    s->units = product(&s->axes.reduced);
+    s->group = power_of_two(run / s->vector, WARP);
+    s->threads = BLOCK;
+    int64_t rows = BLOCK / s->group;
+    int64_t tiles = kept * ceil_div(run / s->vector, s->group);
+    int64_t pieces = tiles > 0 ? ceil_div(BLOCKS_MIN, tiles) : 1;
+    cut_pieces(s, min64(pieces, ceil_div(s->units, 4 * rows)), rows);
+}
+
+CudaReduce split_cuda_reduce(const Graph *body, const Node *reduce) {
+    CudaReduce s = {.axes = split_reduce(body, reduce)};
+    if (s.axes.inner)
+        cut_rows(&s);
+    else
+        cut_columns(&s);
+    s.apart = s.pieces > 1 && split_reduce_is_flat(body, reduce);
+    if (!s.axes.inner && !s.apart) cut_pieces(&s, 1, s.threads / s.group); /* sums of i32 */
+    return s;
+}
+
+static int64_t reduce_workspace(const Graph *body, const Node *first) {
+    CudaReduce s = split_cuda_reduce(body, first);
+    int64_t count = 0;
+    for (int i = 0; i < body->nnode; i++) count += op_kind(body->node[i]->op) == KIND_reduce;
+    return s.apart ? 4 * s.axes.results * s.pieces * count : 0;
+}
+
+/* --- products --- */
+
+enum {
+    THIN = 32,                  /* rows or columns of a product that the library does badly */
+    LIBRARY_WORK_MIN = 1 << 27, /* multiply-adds */
+    PART_DEPTH_MIN = 128        /* places of k that are worth a part of their own */
+};
+
+static CudaTiles sizes_matmul(const Graph *body, const Node *n) {
+    MatmulSplit s = split_matmul(body, n);
+    return (CudaTiles){.batch = s.batch, .m = s.m, .n = s.n, .k = s.k};
+}
+
+/* Pixels are the rows of a convolution, channels its columns; the weight gradient sums over
+ * pixels. */
+static CudaTiles sizes_conv(const Graph *body, const Node *n) {
+    ConvSizes c = split_conv_sizes(body, n);
+    int64_t taps = c.kh * c.kw;
+    CudaTiles s = {.batch = 1};
+    if (n->op == OP_conv2d) s.m = c.n * c.ho * c.wo, s.n = c.co, s.k = c.ci * taps;
+    if (n->op == OP_conv2d_dx) s.m = c.n * c.hi * c.wi, s.n = c.ci, s.k = c.co * taps;
+    if (n->op == OP_conv2d_dw) s.m = c.co, s.n = c.ci * taps, s.k = c.n * c.ho * c.wo;
+    return s;
+}
+
+/* A thread's tile from the block's: 256 threads where there is enough for them. */
+static void share_tile(CudaTiles *s) {
+    s->row = s->col = 1;
+    while (s->rows * s->cols / (s->row * s->col) > BLOCK) {
+        bool wide = s->cols / s->col > s->rows / s->row;
+        if (wide ? s->col < 8 : s->row >= 8)
+            s->col *= 2;
+        else
+            s->row *= 2;
+    }
+    s->threads = (int)(s->rows / s->row * (s->cols / s->col));
+}
+
+/* The largest tile of which there are enough, not much wider than the product. */
+static void choose_tile(CudaTiles *s, bool cut) {
+    static const int64_t tile[][2] = {{128, 128}, {128, 64}, {64, 64},
+                                      {64, 32},   {32, 32},  {16, 16}};
+    int count = (int)(sizeof tile / sizeof tile[0]);
+    for (int i = 0; i < count; i++) {
+        s->rows = min64(tile[i][0], power_of_two(s->m, 128));
+        s->cols = min64(tile[i][1], power_of_two(s->n, 128));
+        if (s->rows < 16) s->rows = 16;
+        if (s->cols < 16) s->cols = 16;
+        int64_t blocks = s->batch * ceil_div(s->m, s->rows) * ceil_div(s->n, s->cols);
+        int64_t parts = cut ? ceil_div(s->k, PART_DEPTH_MIN) : 1;
+        if (blocks * parts >= BLOCKS_MIN) break;
+    }
+}
+
+CudaTiles split_cuda_tiles(const Graph *body, const Node *anchor) {
+    bool conv = op_kind(anchor->op) == KIND_conv;
+    CudaTiles s = conv ? sizes_conv(body, anchor) : sizes_matmul(body, anchor);
+    choose_tile(&s, true);
+    share_tile(&s);
+    s.depth = s.k > 8 ? 16 : 8;
+    int64_t blocks = s.batch * ceil_div(s.m, s.rows) * ceil_div(s.n, s.cols);
+    int64_t parts = blocks > 0 ? ceil_div(BLOCKS_MIN, blocks) : 1;
+    if (blocks >= BLOCKS_MIN / 2) parts = 1;
+    parts = min64(parts, ceil_div(s.k, PART_DEPTH_MIN));
+    if (parts < 1) parts = 1;
+    s.part = ceil_div(ceil_div(s.k, parts), s.depth) * s.depth;
+    if (s.part < s.depth) s.part = s.depth;
+    s.parts = s.k > 0 ? ceil_div(s.k, s.part) : 1;
+    return s;
+}
+
+bool split_cuda_library(const Graph *body, const Node *matmul) {
+    CudaTiles s = sizes_matmul(body, matmul);
+    if (s.m <= THIN || s.n <= THIN || s.k <= THIN) return false;
+    return s.batch * s.m * s.n >= LIBRARY_WORK_MIN / s.k;
+}
+
+int64_t split_cuda_workspace(const Graph *body, const Node *n) {
+    OpKind kind = op_kind(n->op);
+    if (kind == KIND_reduce && n->op != OP_argmax) return reduce_workspace(body, n);
+    if (kind == KIND_matmul && split_cuda_library(body, n)) return 0;
+    if (kind != KIND_matmul && kind != KIND_conv) return 0;
+    CudaTiles s = split_cuda_tiles(body, n);
+    return s.parts > 1 ? 4 * s.parts * s.batch * s.m * s.n : 0;
+}
