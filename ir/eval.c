@@ -226,7 +226,8 @@ static void run_node(Eval *e, const Graph *g, const Node *n, EvalTensor *value) 
         value[node_out(n, i).id] = (EvalTensor){t, new_data(e->scratch, e->types, t)};
     }
     rule(&(EvalNode){.e = e, .n = n, .in = in, .out = &value[n->out.id]});
-    for (int i = 0; e->ctx->round_f32 > 0 && i < n->nout; i++) round_f32(e, n, &value[node_out(n, i).id]);
+    for (int i = 0; e->ctx->round_f32 > 0 && i < n->nout; i++)
+        round_f32(e, n, &value[node_out(n, i).id]);
 }
 
 /* Runs g with scratch memory of its own; copies its results into out[].data. */

@@ -20,8 +20,8 @@ typedef struct EvalContext {
     Arena *arena;
     EvalRandom *random; /* NULL: a built-in counter-based generator */
     void *random_ctx;
-    /* To see what single precision alone costs: 1 rounds every float result of a node to f32; higher
-     * numbers choose one of its neighbours, each number others. */
+    /* To see what single precision alone costs: 1 rounds every float result of a node to f32;
+     * higher numbers choose one of its neighbours, each number others. */
     int round_f32;
 } EvalContext;
 
