@@ -1,7 +1,7 @@
 /* bench.c - how long a training step takes, on synthetic random data.
  *
- * A warm-up, then the median of many steps; staging a batch is part of a step. With --kernels as
- * many steps follow in which every launch is timed.
+ * A warm-up, then the median of many steps, taken as a training loop takes them; staging a batch is
+ * part of a step. With --kernels as many steps follow in which every launch is timed.
  */
 #include "runtime/bench.h"
 
@@ -13,16 +13,13 @@
 
 enum { WARM_UP_STEPS = 5, DEFAULT_STEPS = 50 };
 
-static double one_step(InfSession *s, int64_t step) {
+static void submit(InfSession *s, InfSteps *sent, int64_t step) {
     uint64_t global = inf_global_batch(s->plan);
     const PlanTrain *train = &s->plan->train;
-    double start = inf_clock_ms();
-    InfHost host = {train->lr, train->decay, train->clip, step};
-    s->engine.env.step = step;
-    uint64_t position = (uint64_t)step % (s->data.count / global) * global;
-    float loss = inf_step_gradients(&s->engine, &s->data, &host, position);
-    inf_step_update(&s->engine, loss);
-    return inf_clock_ms() - start;
+    InfStepInput in = {.step = step,
+                       .position = (uint64_t)step % (s->data.count / global) * global,
+                       .host = {train->lr, train->decay, train->clip, step}};
+    inf_step_submit(sent, &s->engine, &s->data, &in);
 }
 
 static int by_value(const void *a, const void *b) {
@@ -30,27 +27,67 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-InfCode inf_bench_steps(InfError *e, InfSession *s, int64_t steps, double *ms) {
-    double *times = calloc((size_t)steps, sizeof *times);
-    InfCode code = times ? INF_OK : inf_fail(e, INF_IO, "out of memory");
-    for (int64_t i = 0; code == INF_OK && i < WARM_UP_STEPS + steps; i++) {
-        double time = one_step(s, i);
-        if (i >= WARM_UP_STEPS) times[i - WARM_UP_STEPS] = time;
+/* Steps one behind the other as a training loop takes them; times[i] is from the end of one to the
+ * end of the next. */
+static InfCode take_steps(InfError *e, InfSession *s, int64_t steps, double *times) {
+    InfSteps sent = {.count = 0};
+    InfStepResult result;
+    double last = inf_clock_ms();
+    for (int64_t i = 0, done = 0; done < steps; i++) {
+        int late = i < steps ? s->engine.table->late : 0;
+        if (i < steps) submit(s, &sent, i);
+        for (; sent.count > late; done++) {
+            TRY(inf_step_finish(e, &sent, &s->engine, &result));
+            double now = inf_clock_ms();
+            times[done] = now - last;
+            last = now;
+        }
         if (inf_signals_pending())
-            code =
-                inf_fail(e, INF_STOPPED, "stopped by %s", inf_signal_name(inf_signals_pending()));
+            return inf_fail(e, INF_STOPPED, "stopped by %s",
+                            inf_signal_name(inf_signals_pending()));
     }
+    return INF_OK;
+}
+
+InfCode inf_bench_steps(InfError *e, InfSession *s, int64_t steps, double *ms) {
+    double *times = calloc((size_t)steps + WARM_UP_STEPS, sizeof *times);
+    if (!times) return inf_fail(e, INF_IO, "out of memory");
+    InfCode code = take_steps(e, s, steps + WARM_UP_STEPS, times);
     if (code == INF_OK) {
-        qsort(times, (size_t)steps, sizeof *times, by_value);
-        *ms = steps % 2 ? times[steps / 2] : 0.5 * (times[steps / 2 - 1] + times[steps / 2]);
+        double *timed = times + WARM_UP_STEPS;
+        qsort(timed, (size_t)steps, sizeof *timed, by_value);
+        *ms = steps % 2 ? timed[steps / 2] : 0.5 * (timed[steps / 2 - 1] + timed[steps / 2]);
     }
     free(times);
     return code;
 }
 
+/* Steps one by one, with marks around every launch. */
+static InfCode take_profiled(InfError *e, InfSession *s, int64_t steps) {
+    InfSteps sent = {.count = 0};
+    InfStepResult result;
+    for (int64_t i = 0; i < steps && !inf_signals_pending(); i++) {
+        submit(s, &sent, i);
+        TRY(inf_step_finish(e, &sent, &s->engine, &result));
+    }
+    return INF_OK;
+}
+
 InfCode inf_bench_kernels(InfError *e, InfSession *s, int64_t steps) {
-    TRY(inf_engine_time_kernels(e, &s->engine));
-    for (int64_t i = 0; i < steps && !inf_signals_pending(); i++) one_step(s, i);
+    InfEngine *m = &s->engine;
+    TRY(inf_profile_open(e, s->plan, m->table, m->device, &m->profile));
+    TRY(take_profiled(e, s, steps));
+    inf_profile_stop(&m->profile);
+    m->ceiling = m->table->ceiling(m->device);
+    return m->table->finish(e, m->device);
+}
+
+static InfCode trace(InfError *e, InfSession *s) {
+    if (!inf_option_given(s->options, OPT_trace)) return INF_OK;
+    TRY(inf_session_trace(e, s));
+    TRY(take_profiled(e, s, INF_TRACE_STEPS));
+    TRY(inf_profile_trace_end(e, &s->engine.profile));
+    inf_profile_close(&s->engine.profile);
     return INF_OK;
 }
 
@@ -61,6 +98,7 @@ static InfCode print_json(InfError *e, const InfSession *s, double ms, int64_t s
     inf_json_open(&j, '{');
     inf_json_put_text(&j, "model", s->plan->model);
     inf_json_put_text(&j, "target", s->plan->target);
+    inf_json_put_text(&j, "device", s->engine.table->describe(s->engine.device));
     inf_json_put_int(&j, "threads", s->engine.env.threads);
     inf_json_put_int(&j, "global_batch", (int64_t)inf_global_batch(s->plan));
     inf_json_put_int(&j, "steps", steps);
@@ -80,11 +118,12 @@ static InfCode print_json(InfError *e, const InfSession *s, double ms, int64_t s
 
 static InfCode print_text(InfError *e, const InfSession *s, double ms, int64_t steps,
                           bool kernels) {
-    printf("%s on %s: %.4f ms a step (median of %lld), %.0f samples/s, %d threads; memory planned "
+    printf("%s on %s: %.4f ms a step (median of %lld), %.0f samples/s, %s; memory planned "
            "%.1f MB, measured %.1f MB\n",
            s->plan->model, s->plan->target, ms, (long long)steps,
-           (double)inf_global_batch(s->plan) / ms * 1e3, s->engine.env.threads,
-           (double)s->planned_bytes / 1e6, (double)inf_session_measured(s) / 1e6);
+           (double)inf_global_batch(s->plan) / ms * 1e3,
+           s->engine.table->describe(s->engine.device), (double)s->planned_bytes / 1e6,
+           (double)inf_session_measured(s) / 1e6);
     return kernels ? inf_kernels_print(e, s->plan, &s->engine, steps, stdout) : INF_OK;
 }
 
@@ -93,6 +132,7 @@ static InfCode run(InfError *e, InfSession *s) {
     bool kernels = inf_option_given(s->options, OPT_kernels);
     double ms = 0;
     TRY(inf_bench_steps(e, s, steps, &ms));
+    TRY(trace(e, s));
     if (kernels) TRY(inf_bench_kernels(e, s, steps));
     return inf_option_given(s->options, OPT_json) ? print_json(e, s, ms, steps, kernels)
                                                   : print_text(e, s, ms, steps, kernels);

@@ -1,17 +1,20 @@
-/* engine.c - takes the memory and walks chunk programs. */
+/* engine.c - opens the device, takes the memory and walks chunk programs. */
 #include "runtime/engine.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "runtime/check.h"
 #include "runtime/file.h"
+#include "runtime/kernels.h"
 #include "runtime/philox.h"
 
 /* A page is left free at both ends: a vector may load, without using it, what lies just beside a
  * tensor (gcc 12 folds masked loads into unmasked ones). */
 enum { PAGE_BYTES = 4096 };
+
+/* A recorded step beyond this size takes longer to prepare than plain launches cost. */
+enum { GRAPH_NODES_MAX = 20000 };
 
 InfCode inf_engine_bytes(InfError *e, const Plan *plan, uint64_t *bytes) {
     *bytes = 2 * PAGE_BYTES;
@@ -23,6 +26,15 @@ InfCode inf_engine_bytes(InfError *e, const Plan *plan, uint64_t *bytes) {
             return inf_fail(e, INF_IO, "the plan needs more than 2^64 bytes of memory");
     }
     return INF_OK;
+}
+
+static void check_kernel(const Plan *plan, const PlanKernel *kernel, const PlanStep *step) {
+    if (kernel->kind == PLAN_KERNEL_c) INF_ASSERT(kernel->fn);
+    if (kernel->kind != PLAN_KERNEL_matmul) return;
+    INF_ASSERT(kernel->matmul < plan->nmatmul);
+    const PlanMatmul *p = &plan->matmul[kernel->matmul];
+    const uint8_t which[] = {p->a, p->b, p->bias, p->old, p->out};
+    for (size_t i = 0; i < sizeof which; i++) INF_ASSERT(which[i] < step->narg);
 }
 
 /* The plan comes from our own compiler, so what is wrong here is our fault: exit 3. */
@@ -39,7 +51,8 @@ static void check_plan(const Plan *plan) {
                 INF_ASSERT(step->nbody < plan->chunk[c].end - s);
                 continue;
             }
-            INF_ASSERT(step->kernel < plan->nkernel && plan->kernel[step->kernel].fn);
+            INF_ASSERT(step->kernel < plan->nkernel);
+            check_kernel(plan, &plan->kernel[step->kernel], step);
             for (uint32_t a = step->arg; a < step->arg + step->narg; a++) {
                 const PlanArg *arg = &plan->arg[a];
                 INF_ASSERT(arg->region > PLAN_REGION_none && arg->region < PLAN_REGION_count);
@@ -59,57 +72,90 @@ static uint32_t most_args(const Plan *plan) {
     return most;
 }
 
-/* Writes one byte a page, so that the memory is there before the first step, not during it. */
-static void touch(unsigned char *at, uint64_t bytes) {
-    for (uint64_t i = 0; i < bytes; i += PAGE_BYTES) ((volatile unsigned char *)at)[i] = 0;
+static InfCode count_nodes(InfError *e, const Plan *plan, int64_t *nodes) {
+    int64_t *calls = calloc((size_t)plan->nkernel + 1, sizeof *calls);
+    if (!calls) return inf_fail(e, INF_IO, "out of memory");
+    inf_kernels_count(plan, calls);
+    for (uint32_t k = 0; k < plan->nkernel; k++) *nodes += calls[k];
+    free(calls);
+    return INF_OK;
 }
 
-InfCode inf_engine_open(InfError *e, const Plan *plan, int threads, uint64_t seed, InfEngine *out) {
-    *out = (InfEngine){.plan = plan, .env = {.seed = seed}};
+InfCode inf_engine_start(InfError *e, const Plan *plan, int threads, uint64_t seed,
+                         InfEngine *out) {
+    int64_t nodes = 0;
+    *out = (InfEngine){.plan = plan, .table = inf_device_find(plan), .env = {.seed = seed}};
     check_plan(plan);
-    TRY(inf_cpu_check(e, plan));
-    TRY(inf_engine_bytes(e, plan, &out->memory_bytes));
-    uint64_t available = inf_memory_available();
-    if (out->memory_bytes > available)
-        return inf_fail(e, INF_IO,
-                        "the plan needs %llu bytes of memory, %llu are available; a "
-                        "smaller train.B or more train.microbatches needs less",
-                        (unsigned long long)out->memory_bytes, (unsigned long long)available);
+    TRY(out->table->open(e, plan, &out->device));
+    TRY(count_nodes(e, plan, &nodes));
+    out->use_graphs = out->table->graphs && nodes <= GRAPH_NODES_MAX;
     out->arg = calloc(most_args(plan), sizeof *out->arg);
     if (!out->arg) return inf_fail(e, INF_IO, "out of memory");
-    TRY(inf_map_memory(e, out->memory_bytes, "the plan", &out->memory));
-    /* Large pages where the system has them: fewer misses in the tables of addresses. */
-    if (out->memory) madvise(out->memory, (size_t)out->memory_bytes, MADV_HUGEPAGE);
-    touch(out->memory, out->memory_bytes);
-
-    unsigned char *at = (unsigned char *)out->memory + PAGE_BYTES;
-    for (int r = 0; r < PLAN_REGION_count; r++) {
-        uint64_t region = 0;
-        bool fits = inf_round_up((uint64_t)plan->region_bytes[r], PAGE_BYTES, &region);
-        INF_ASSERT(fits);
-        out->base[r] = at;
-        at += region;
-    }
     out->env.threads = inf_threads_set(threads);
     return INF_OK;
 }
 
+/* Lays the regions out behind one free page. */
+static void place_regions(const Plan *plan, void *memory, unsigned char **base) {
+    unsigned char *at = (unsigned char *)memory + PAGE_BYTES;
+    for (int r = 0; r < PLAN_REGION_count; r++) {
+        uint64_t region = 0;
+        bool fits = inf_round_up((uint64_t)plan->region_bytes[r], PAGE_BYTES, &region);
+        INF_ASSERT(fits);
+        base[r] = at;
+        at += region;
+    }
+}
+
+InfCode inf_engine_take(InfError *e, InfEngine *m, uint64_t extra) {
+    uint64_t bytes = 0, all = 0;
+    void *memory = NULL;
+    TRY(inf_engine_bytes(e, m->plan, &bytes));
+    if (!inf_add(bytes, extra, &all))
+        return inf_fail(e, INF_IO, "the plan needs more than 2^64 bytes of memory");
+    TRY(m->table->take(e, m->device, all, &memory, &m->memory_bytes));
+    place_regions(m->plan, memory, m->on_device);
+    m->extra = (unsigned char *)memory + bytes;
+    if (!m->table->shared) {
+        /* Takes room only where it is touched: parameters, gradients when asked for, scalars. */
+        TRY(inf_map_memory(e, bytes, "the host's copy of the plan's memory", &m->mirror));
+        m->mirror_bytes = bytes;
+    }
+    place_regions(m->plan, m->mirror ? m->mirror : memory, m->base);
+    return m->table->place(e, m->device, m->on_device);
+}
+
+InfCode inf_engine_open(InfError *e, const Plan *plan, int threads, uint64_t seed, InfEngine *out) {
+    TRY(inf_engine_start(e, plan, threads, seed, out));
+    return inf_engine_take(e, out, 0);
+}
+
 void inf_engine_close(InfEngine *m) {
-    inf_unmap_memory(m->memory, m->memory_bytes);
+    if (m->table) m->table->close(m->device);
+    inf_unmap_memory(m->mirror, m->mirror_bytes);
+    inf_profile_close(&m->profile);
     free(m->arg);
-    free(m->kernel_ms);
-    free(m->kernel_calls);
     *m = (InfEngine){0};
 }
 
-InfCode inf_engine_time_kernels(InfError *e, InfEngine *m) {
-    size_t count = m->plan->nkernel + 1;
-    free(m->kernel_ms);
-    free(m->kernel_calls);
-    m->kernel_ms = calloc(count, sizeof *m->kernel_ms);
-    m->kernel_calls = calloc(count, sizeof *m->kernel_calls);
-    if (!m->kernel_ms || !m->kernel_calls) return inf_fail(e, INF_IO, "out of memory");
-    return INF_OK;
+void inf_engine_fetch(InfEngine *m, PlanRegion region, int64_t offset, int64_t bytes) {
+    if (m->table->shared) return;
+    m->table->copy_out(m->device, m->base[region] + offset, m->on_device[region] + offset,
+                       (uint64_t)bytes);
+}
+
+void inf_engine_push(InfEngine *m, PlanRegion region, int64_t offset, int64_t bytes) {
+    if (m->table->shared) return;
+    m->table->copy_in(m->device, m->on_device[region] + offset, m->base[region] + offset,
+                      (uint64_t)bytes);
+}
+
+void inf_engine_fetch_all(InfEngine *m, PlanRegion region) {
+    inf_engine_fetch(m, region, 0, m->plan->region_bytes[region]);
+}
+
+void inf_engine_push_all(InfEngine *m, PlanRegion region) {
+    inf_engine_push(m, region, 0, m->plan->region_bytes[region]);
 }
 
 static void launch(InfEngine *m, const PlanStep *step) {
@@ -119,16 +165,16 @@ static void launch(InfEngine *m, const PlanStep *step) {
         int64_t offset = arg->offset;
         for (int k = 0; k < arg->nstride; k++)
             offset += m->env.iter[k] * plan->stride[arg->stride + (uint32_t)k];
-        m->arg[i] = inf_engine_at(m, arg->region, offset);
+        m->arg[i] = m->on_device[arg->region] + offset;
     }
-    if (!m->kernel_ms) {
-        plan->kernel[step->kernel].fn(m->arg, &m->env);
+    InfLaunch one = {step->kernel, step->narg, m->arg, &m->env};
+    if (!m->profile.on) {
+        m->table->launch(m->device, &one);
         return;
     }
-    double start = inf_clock_ms();
-    plan->kernel[step->kernel].fn(m->arg, &m->env);
-    m->kernel_ms[step->kernel] += inf_clock_ms() - start;
-    m->kernel_calls[step->kernel]++;
+    inf_profile_begin(&m->profile, step->kernel, step->scope, &m->env);
+    m->table->launch(m->device, &one);
+    inf_profile_end(&m->profile);
 }
 
 static void walk(InfEngine *m, uint32_t begin, uint32_t end, int depth) {

@@ -1,6 +1,9 @@
-/* engine.h - one process's memory and the walk over the plan's tables.
+/* engine.h - one process's device, its memory, and the walk over the plan's tables.
  *
- * All regions are one allocation made by inf_engine_open; nothing is allocated while steps run.
+ * All regions are one allocation; nothing is allocated while steps run. Where the device has memory
+ * of its own, the host sees each region through a copy that is brought up to date by hand:
+ * inf_engine_fetch before reading, inf_engine_push after writing. Where host and device share
+ * memory both do nothing.
  * Not thread-safe: one thread walks, the kernels spread themselves over OpenMP's.
  */
 #ifndef INF_RUNTIME_ENGINE_H
@@ -8,24 +11,47 @@
 
 #include <stddef.h>
 
+#include "runtime/device.h"
 #include "runtime/plan.h"
+#include "runtime/profile.h"
 #include "runtime/status.h"
+
+enum { INF_GRAPH_train, INF_GRAPH_eval, INF_GRAPH_COUNT };
 
 typedef struct InfEngine {
     const Plan *plan;
-    unsigned char *base[PLAN_REGION_count];
-    void *memory;
-    uint64_t memory_bytes;
+    const InfDeviceTable *table;
+    InfDevice *device;
+    unsigned char *base[PLAN_REGION_count];      /* as the host sees them */
+    unsigned char *on_device[PLAN_REGION_count]; /* as kernels see them */
+    unsigned char *extra;                        /* on the device, inf_engine_take's `extra` */
+    void *mirror;                                /* the host's copy; NULL: memory is shared */
+    uint64_t mirror_bytes;
+    uint64_t memory_bytes; /* taken, extra included */
     InfEnv env;
-    void **arg;        /* the operands of one launch */
-    double *kernel_ms; /* by kernel; NULL: launches are not timed */
-    int64_t *kernel_calls;
+    void **arg; /* the operands of one launch */
+    bool use_graphs, graph[INF_GRAPH_COUNT];
+    InfProfile profile;
+    InfCeiling ceiling; /* measured with the kernels' times */
 } InfEngine;
 
-/* Checks the plan, the processor and the memory that is free, then takes the memory.
- *   threads   0: as many as OpenMP would take */
+/* Checks the plan and opens its device, without memory.
+ *   threads   of the host; 0: as many as OpenMP would take */
+InfCode inf_engine_start(InfError *e, const Plan *plan, int threads, uint64_t seed, InfEngine *out);
+
+/* Takes the memory of the plan and `extra` bytes of the device beside it. */
+InfCode inf_engine_take(InfError *e, InfEngine *m, uint64_t extra);
+
+/* Both, with nothing extra. */
 InfCode inf_engine_open(InfError *e, const Plan *plan, int threads, uint64_t seed, InfEngine *out);
 void inf_engine_close(InfEngine *m);
+
+/* Brings the host's copy of a part of a region up to date, or the device's. */
+void inf_engine_fetch(InfEngine *m, PlanRegion region, int64_t offset, int64_t bytes);
+void inf_engine_push(InfEngine *m, PlanRegion region, int64_t offset, int64_t bytes);
+/* The whole region. */
+void inf_engine_fetch_all(InfEngine *m, PlanRegion region);
+void inf_engine_push_all(InfEngine *m, PlanRegion region);
 
 /* Bytes of the regions together, each rounded up to whole pages; checked. */
 InfCode inf_engine_bytes(InfError *e, const Plan *plan, uint64_t *bytes);
@@ -35,9 +61,6 @@ InfCode inf_cpu_check(InfError *e, const Plan *plan);
 
 /* Runs the steps of Plan.chunk[chunk]. */
 void inf_engine_run(InfEngine *m, uint32_t chunk);
-
-/* From now on the time of every launch is added up by kernel; frees with inf_engine_close. */
-InfCode inf_engine_time_kernels(InfError *e, InfEngine *m);
 
 static inline void *inf_engine_at(const InfEngine *m, PlanRegion region, int64_t offset) {
     return m->base[region] + offset;

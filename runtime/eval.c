@@ -32,6 +32,7 @@ static InfCode load(InfError *e, InfSession *s) {
     InfCode code = path ? inf_params_load(e, &s->params, &s->engine, path)
                         : inf_fail(e, INF_IO, "out of memory");
     free(path);
+    if (code == INF_OK) inf_engine_push_all(&s->engine, PLAN_REGION_param);
     return code;
 }
 
@@ -40,8 +41,10 @@ InfCode inf_eval(InfError *e, const Plan *plan, const InfOptions *o) {
     InfEvaluation result;
     inf_signals_install();
     TRY(inf_session_open_eval(e, plan, o, &s));
+    bool stopped = false;
     InfCode code = load(e, &s);
-    if (code == INF_OK && !inf_evaluate(&s.engine, &s.data, &result))
+    if (code == INF_OK) code = inf_evaluate(e, &s.engine, &s.data, &result, &stopped);
+    if (code == INF_OK && stopped)
         code = inf_fail(e, INF_STOPPED, "stopped by %s during the evaluation",
                         inf_signal_name(inf_signals_pending()));
     if (code == INF_OK) print_result(&s, &result);

@@ -90,8 +90,8 @@ static InfCode print_text(InfError *e, const Facts *f) {
     printf("\na step: %lld FLOPs, at least %lld bytes", (long long)f->traffic.flops,
            (long long)f->traffic.bytes);
     if (f->timed)
-        printf(", %.4f ms = %.2f GFLOP/s on %d threads", f->ms,
-               (double)f->traffic.flops / f->ms / 1e6, f->timed->engine.env.threads);
+        printf(", %.4f ms = %.2f GFLOP/s on %s", f->ms, (double)f->traffic.flops / f->ms / 1e6,
+               f->timed->engine.table->describe(f->timed->engine.device));
     printf("\n");
     return inf_kernels_print(e, plan, f->timed ? &f->timed->engine : NULL, TIMED_STEPS, stdout);
 }

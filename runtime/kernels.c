@@ -58,7 +58,7 @@ static Row *make_rows(const Plan *plan, const InfEngine *m, int64_t steps, uint3
         if (calls[k] == 0) continue;
         Row *r = &rows[(*count)++];
         *r = (Row){.kernel = &plan->kernel[k], .calls = calls[k]};
-        r->ms = m && steps > 0 ? m->kernel_ms[k] / (double)steps : 0.0;
+        r->ms = m && steps > 0 ? m->profile.kernel_ms[k] / (double)steps : 0.0;
         r->key = m ? r->ms : (double)(calls[k] * plan->kernel[k].flops);
     }
     if (!calls) {
@@ -69,6 +69,17 @@ static Row *make_rows(const Plan *plan, const InfEngine *m, int64_t steps, uint3
     if (rows) qsort(rows, *count, sizeof *rows, by_key);
     return rows;
 }
+
+/* The least time of a kernel's calls over the time they took: 1 is as good as the device can be. */
+static double share_of_floor(const Row *r, const InfCeiling *top) {
+    double bytes = (double)(r->calls * r->kernel->bytes), flops = (double)r->kernel->flops;
+    double moving = top->bytes_per_s > 0 ? bytes / top->bytes_per_s : 0;
+    double counting = top->flops_per_s > 0 ? (double)r->calls * flops / top->flops_per_s : 0;
+    double floor_ms = 1e3 * (moving > counting ? moving : counting);
+    return r->ms > 0 ? floor_ms / r->ms : 0;
+}
+
+static bool has_floor(const InfEngine *m) { return m && m->ceiling.bytes_per_s > 0; }
 
 static int name_width(const Row *rows, uint32_t count) {
     size_t width = strlen("kernel");
@@ -85,6 +96,7 @@ InfCode inf_kernels_print(InfError *e, const Plan *plan, const InfEngine *m, int
     int width = name_width(rows, count);
     fprintf(out, "%-*s  %-12s %6s %12s %12s", width, "kernel", "form", "calls", "bytes", "flops");
     if (m) fprintf(out, " %9s %8s %8s", "ms/step", "GB/s", "GFLOP/s");
+    if (has_floor(m)) fprintf(out, " %7s", "floor");
     fputs("  lines\n", out);
     for (uint32_t i = 0; i < count; i++) {
         const Row *r = &rows[i];
@@ -95,9 +107,15 @@ InfCode inf_kernels_print(InfError *e, const Plan *plan, const InfEngine *m, int
         if (m && seconds > 0)
             fprintf(out, " %9.4f %8.2f %8.2f", r->ms, (double)(r->calls * k->bytes) / seconds / 1e9,
                     (double)(r->calls * k->flops) / seconds / 1e9);
+        if (has_floor(m)) fprintf(out, " %5.1f %%", 100.0 * share_of_floor(r, &m->ceiling));
         fprintf(out, "  %s\n", k->lines ? k->lines : "");
     }
     free(rows);
+    if (has_floor(m))
+        fprintf(out,
+                "floor: the larger of bytes at %.0f GB/s (measured copy) and flops at %.0f "
+                "GFLOP/s (f32), over the time taken\n",
+                m->ceiling.bytes_per_s / 1e9, m->ceiling.flops_per_s / 1e9);
     return INF_OK;
 }
 
@@ -115,6 +133,8 @@ InfCode inf_kernels_json(InfError *e, const Plan *plan, const InfEngine *m, int6
         inf_json_put_int(j, "bytes", rows[i].kernel->bytes);
         inf_json_put_int(j, "flops", rows[i].kernel->flops);
         if (m) inf_json_put_float(j, "ms", (float)rows[i].ms);
+        if (has_floor(m))
+            inf_json_put_float(j, "floor_share", (float)share_of_floor(&rows[i], &m->ceiling));
         inf_json_put_text(j, "lines", rows[i].kernel->lines);
         inf_json_close(j);
     }

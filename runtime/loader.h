@@ -13,6 +13,16 @@
 #include "runtime/plan.h"
 #include "runtime/status.h"
 
+/* Where a device with memory of its own finds the samples; feed.h. */
+typedef struct InfFeed {
+    bool resident;         /* the whole set, else only the batches on their way */
+    uint64_t batch;        /* samples of a submission */
+    uint64_t next;         /* streamed submissions so far */
+    unsigned char *pixels; /* on the device */
+    unsigned char *labels;
+    unsigned char *outgoing; /* streamed: what is being copied, in the host's memory */
+} InfFeed;
+
 typedef struct InfLoader {
     InfImages images;
     uint64_t count; /* samples */
@@ -22,6 +32,7 @@ typedef struct InfLoader {
     uint64_t epoch; /* of `order` */
     InfPermutation order;
     const char *path; /* borrowed */
+    InfFeed feed;
 } InfLoader;
 
 /* Reads the data of `what` and checks it against the program's inputs: extents of an image, range
@@ -40,6 +51,13 @@ void inf_loader_close(InfLoader *l);
 
 /* Chooses the order of an epoch. */
 void inf_loader_begin(InfLoader *l, uint64_t epoch);
+
+/* The sample at a position of the epoch. */
+uint64_t inf_loader_sample(const InfLoader *l, uint64_t position);
+
+/* The program's input of a kind, or NULL; elements of one sample of it. */
+const PlanInput *inf_input_find(const PlanProgram *program, PlanInputKind kind);
+int64_t inf_input_elements(const PlanInput *input);
 
 /* Fills the program's inputs with the samples at position .. position + batch - 1. Positions at or
  * beyond `end` are padding: values 0, targets INF_TARGET_PAD, valid 0. */

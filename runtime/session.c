@@ -7,17 +7,21 @@
 #include <unistd.h>
 
 #include "runtime/check.h"
+#include "runtime/feed.h"
 #include "runtime/file.h"
 #include "runtime/warm.h"
 
 static const char *const example_data = "/usr/share/datasets/fashion-mnist";
 
 static InfCode session_new(InfError *e, const Plan *plan, const InfOptions *o, InfSession *out) {
+    int threads = (int)inf_option_whole(o, OPT_threads, 0);
     *out = (InfSession){.plan = plan,
                         .options = o,
                         .seed = (uint64_t)inf_option_whole(o, OPT_seed, plan->train.seed)};
-    return inf_warm_up(e, plan, (int)inf_option_whole(o, OPT_threads, 0), &out->resident_before,
-                       &out->workspace_bytes);
+    TRY(inf_warm_up(e, threads, &out->resident_before, &out->workspace_bytes));
+    TRY(inf_engine_start(e, plan, threads, out->seed, &out->engine));
+    if (inf_option_given(o, OPT_no_graph)) out->engine.use_graphs = false;
+    return INF_OK;
 }
 
 static InfCode fail_absent(InfError *e, const Plan *plan, const char *command, const char *why) {
@@ -60,14 +64,55 @@ static InfCode open_data(InfError *e, InfSession *s, const PlanData *what,
     return code;
 }
 
+/* What data sets take of a device's own memory: those that fit beside the plan live there. */
+enum { FEEDS = 2 };
+static const uint64_t spare_bytes = (uint64_t)512 << 20; /* left for graphs and other programs */
+
+static InfCode plan_feeds(InfError *e, InfSession *s, uint64_t bytes[FEEDS]) {
+    InfEngine *m = &s->engine;
+    bool training = s->options->command != CMD_eval;
+    uint64_t arena = 0, left = m->table->available(m->device);
+    uint64_t batch = training ? inf_global_batch(s->plan) : (uint64_t)s->plan->program[1].batch;
+    bool stream = inf_option_given(s->options, OPT_stream);
+    TRY(inf_engine_bytes(e, s->plan, &arena));
+    if (!inf_add(arena, spare_bytes, &arena)) arena = UINT64_MAX;
+    left = left > arena ? left - arena : 0;
+    TRY(inf_feed_plan(e, &s->data, batch, left, stream, &bytes[0]));
+    left = left > bytes[0] ? left - bytes[0] : 0;
+    if (!s->has_test) return INF_OK;
+    batch = (uint64_t)s->plan->program[1].batch;
+    return inf_feed_plan(e, &s->test, batch, left, stream, &bytes[1]);
+}
+
+static InfCode open_device_memory(InfError *e, InfSession *s) {
+    uint64_t bytes[FEEDS] = {0, 0}, extra = 0;
+    InfEngine *m = &s->engine;
+    TRY(plan_feeds(e, s, bytes));
+    if (!inf_add(bytes[0], bytes[1], &extra))
+        return inf_fail(e, INF_IO, "the data does not fit into 64 bits of memory");
+    TRY(inf_engine_take(e, m, extra));
+    TRY(inf_feed_place(e, &s->data, m, m->extra));
+    if (s->has_test) TRY(inf_feed_place(e, &s->test, m, m->extra + bytes[0]));
+    s->planned_bytes = m->memory_bytes;
+    return INF_OK;
+}
+
 static InfCode open_memory(InfError *e, InfSession *s) {
     TRY(inf_params_open(e, s->plan, &s->params));
-    TRY(inf_engine_open(e, s->plan, (int)inf_option_whole(s->options, OPT_threads, 0), s->seed,
-                        &s->engine));
+    if (!s->engine.table->shared) return open_device_memory(e, s);
+    TRY(inf_engine_take(e, &s->engine, 0));
     if (!inf_add(s->engine.memory_bytes, s->workspace_bytes, &s->planned_bytes) ||
         !inf_add(s->planned_bytes, s->data.bytes, &s->planned_bytes) ||
         !inf_add(s->planned_bytes, s->test.bytes, &s->planned_bytes))
         return inf_fail(e, INF_IO, "the data does not fit into 64 bits of memory");
+    return INF_OK;
+}
+
+/* The seed's weights, or those of a file. */
+static InfCode open_weights(InfError *e, InfSession *s, const char *init) {
+    inf_params_init(&s->params, &s->engine, s->seed);
+    if (init) TRY(inf_params_load(e, &s->params, &s->engine, init));
+    inf_engine_push_all(&s->engine, PLAN_REGION_param);
     return INF_OK;
 }
 
@@ -90,15 +135,14 @@ static InfCode open_train(InfError *e, InfSession *s, const char *command) {
     TRY(check_count(e, s));
     if (s->options->command == CMD_train) TRY(open_test(e, s));
     TRY(open_memory(e, s));
-    const char *init = inf_option_text(s->options, OPT_init, NULL);
-    inf_params_init(&s->params, &s->engine, s->seed);
-    return init ? inf_params_load(e, &s->params, &s->engine, init) : INF_OK;
+    return open_weights(e, s, inf_option_text(s->options, OPT_init, NULL));
 }
 
 InfCode inf_session_open_train(InfError *e, const Plan *plan, const InfOptions *o,
                                InfSession *out) {
-    TRY(session_new(e, plan, o, out));
-    return finish_open(out, open_train(e, out, o->command == CMD_verify ? "verify" : "train"));
+    const char *command = o->command == CMD_verify ? "verify" : "train";
+    InfCode code = session_new(e, plan, o, out);
+    return finish_open(out, code == INF_OK ? open_train(e, out, command) : code);
 }
 
 static InfCode open_eval(InfError *e, InfSession *s) {
@@ -111,13 +155,12 @@ static InfCode open_eval(InfError *e, InfSession *s) {
     const PlanData *what = plan->train.eval_present ? &plan->train.eval_data : &plan->train.data;
     TRY(open_data(e, s, what, &plan->program[1], "eval"));
     TRY(open_memory(e, s));
-    inf_params_init(&s->params, &s->engine, s->seed);
-    return INF_OK;
+    return open_weights(e, s, NULL);
 }
 
 InfCode inf_session_open_eval(InfError *e, const Plan *plan, const InfOptions *o, InfSession *out) {
-    TRY(session_new(e, plan, o, out));
-    return finish_open(out, open_eval(e, out));
+    InfCode code = session_new(e, plan, o, out);
+    return finish_open(out, code == INF_OK ? open_eval(e, out) : code);
 }
 
 static InfCode open_synthetic(InfError *e, InfSession *s) {
@@ -127,14 +170,13 @@ static InfCode open_synthetic(InfError *e, InfSession *s) {
         return inf_fail(e, INF_IO, "the batch does not fit into 64 bits of memory");
     TRY(inf_loader_synthetic(e, &s->plan->program[0], samples, s->seed, &s->data));
     TRY(open_memory(e, s));
-    inf_params_init(&s->params, &s->engine, s->seed);
-    return INF_OK;
+    return open_weights(e, s, NULL);
 }
 
 InfCode inf_session_open_synthetic(InfError *e, const Plan *plan, const InfOptions *o,
                                    InfSession *out) {
-    TRY(session_new(e, plan, o, out));
-    return finish_open(out, open_synthetic(e, out));
+    InfCode code = session_new(e, plan, o, out);
+    return finish_open(out, code == INF_OK ? open_synthetic(e, out) : code);
 }
 
 void inf_session_close(InfSession *s) {
@@ -145,8 +187,17 @@ void inf_session_close(InfSession *s) {
 }
 
 uint64_t inf_session_measured(const InfSession *s) {
+    if (!s->engine.table->shared) return s->engine.table->measured(s->engine.device);
     uint64_t peak = inf_memory_now().peak;
     return peak > s->resident_before ? peak - s->resident_before : 0;
+}
+
+InfCode inf_session_trace(InfError *e, InfSession *s) {
+    const char *path = inf_option_text(s->options, OPT_trace, NULL);
+    InfEngine *m = &s->engine;
+    if (!path) return INF_OK;
+    TRY(inf_profile_open(e, s->plan, m->table, m->device, &m->profile));
+    return inf_profile_trace(e, &m->profile, path);
 }
 
 char *inf_weights_path(const char *path) {

@@ -37,8 +37,13 @@ InfCode inf_session_open_synthetic(InfError *e, const Plan *plan, const InfOptio
 
 void inf_session_close(InfSession *s);
 
-/* VmHWM now minus VmRSS before memory was taken. */
+/* What was taken since: VmHWM now minus VmRSS before memory was taken; where the device has memory
+ * of its own, that memory. */
 uint64_t inf_session_measured(const InfSession *s);
+
+/* --trace FILE: starts writing when each kernel ran; inf_profile_trace_end completes the file. */
+InfCode inf_session_trace(InfError *e, InfSession *s);
+enum { INF_TRACE_STEPS = 20 };
 
 /* Where `path` keeps its weights: itself, or the newest checkpoint of an --out folder. Fresh
  * memory, NULL without memory. */

@@ -1,4 +1,8 @@
-/* step.h - one training step and one evaluation, walked over the plan's tasks. */
+/* step.h - training steps and evaluations, walked over the plan's tasks.
+ *
+ * A step is submitted and finished. On a device that works beside the host, some steps are on
+ * their way between the two: table->late of them in a training loop, INF_DEVICE_DEPTH at most.
+ */
 #ifndef INF_RUNTIME_STEP_H
 #define INF_RUNTIME_STEP_H
 
@@ -13,18 +17,42 @@ uint64_t inf_global_batch(const Plan *plan);
 /* What the host computes for a step. */
 typedef struct InfHost {
     double lr, weight_decay, clip; /* clip 0: off */
-    int64_t updates;               /* applied so far; the bias corrections count from here */
+    int64_t updates;               /* applied before; the bias corrections count from here */
 } InfHost;
 
-/* Everything before the update: forward and backward of every microbatch, the first of which
- * stands at `position` of the epoch. Returns the loss, the mean over the counted targets. */
-float inf_step_gradients(InfEngine *m, const InfLoader *l, const InfHost *host, uint64_t position);
+typedef struct InfStepInput {
+    int64_t step;      /* of the run, from 0 */
+    uint64_t position; /* in the epoch, of the first sample */
+    InfHost host;
+} InfStepInput;
 
-/* The update; false, with the weights untouched, when a number is not finite. */
-bool inf_step_update(InfEngine *m, float loss);
+typedef struct InfStepResult {
+    InfStepInput input;
+    float loss;  /* mean over the counted targets */
+    float count; /* of targets */
+    float grad_norm;
+    bool applied; /* false: a number is not finite, and the weights are as before */
+} InfStepResult;
 
-/* Counted targets of the step just accumulated. */
-float inf_step_count(const InfEngine *m);
+/* Steps submitted and not finished, oldest first; the results of the first `ready` are here
+ * already. Zero-initialise. */
+typedef struct InfSteps {
+    InfStepResult step[INF_DEVICE_DEPTH];
+    int count, ready;
+} InfSteps;
+
+/* Enqueues a whole step: forward and backward of every microbatch, then the update. */
+void inf_step_submit(InfSteps *s, InfEngine *m, InfLoader *l, const InfStepInput *in);
+
+/* Waits for the oldest. */
+InfCode inf_step_finish(InfError *e, InfSteps *s, InfEngine *m, InfStepResult *out);
+
+/* Waits for all, so that other work may follow; their results come with inf_step_finish. */
+InfCode inf_step_wait(InfError *e, InfSteps *s, InfEngine *m);
+
+/* Everything before the update, and waits for it; nothing else may be on its way. */
+InfCode inf_step_gradients(InfError *e, InfEngine *m, InfLoader *l, const InfStepInput *in,
+                           InfStepResult *out);
 
 /* Means over a whole set, one per metric of the eval program. */
 typedef struct InfEvaluation {
@@ -33,7 +61,8 @@ typedef struct InfEvaluation {
     uint64_t samples;
 } InfEvaluation;
 
-/* Walks the set once, the last batch padded. False when a signal asked to stop. */
-bool inf_evaluate(InfEngine *m, const InfLoader *l, InfEvaluation *out);
+/* Walks the set once, the last batch padded; nothing else may be on its way. *stopped: a signal
+ * asked to stop, and there is no result. */
+InfCode inf_evaluate(InfError *e, InfEngine *m, InfLoader *l, InfEvaluation *out, bool *stopped);
 
 #endif

@@ -21,17 +21,19 @@ typedef struct Trainer {
     InfSession s;
     InfMetrics metrics;
     InfProgress progress;
-    InfState state;
-    FILE *results;   /* stdout, or stderr when the metrics go to stdout */
-    const char *out; /* --out or NULL */
-    int64_t steps;   /* the last step */
+    InfState state;    /* of the steps that are done */
+    InfSteps sent;     /* those on their way */
+    int64_t submitted; /* steps */
+    FILE *results;     /* stdout, or stderr when the metrics go to stdout */
+    const char *out;   /* --out or NULL */
+    int64_t steps;     /* the last step */
     int64_t per_epoch;
     int64_t skipped;   /* steps not applied */
     int64_t evaluated; /* step of the last evaluation, -1 before any */
     bool show_norm;
-    double lr, decay, clip, last_lr;
+    double lr, decay, clip;
     float last_loss;
-    double started_ms;
+    double started_ms, finished_ms; /* finished_ms: when the last step was done */
 } Trainer;
 
 static double samples_per_s(const Trainer *t, double ms) {
@@ -60,12 +62,12 @@ static void announce(Trainer *t) {
     if (!inf_option_given(t->s.options, OPT_quiet)) {
         fprintf(stderr,
                 "%s: %lld parameters; %llu samples in %s; global batch %llu = %d x %lld x "
-                "%lld (replicas, microbatches, B); %lld steps, %lld an epoch; %d thread%s\n",
+                "%lld (replicas, microbatches, B); %lld steps, %lld an epoch; %s\n",
                 plan->model, (long long)parameters, (unsigned long long)t->s.data.count,
                 t->s.data.path, (unsigned long long)global, plan->dp,
                 (long long)plan->program[0].microbatches, (long long)plan->program[0].batch,
-                (long long)t->steps, (long long)t->per_epoch, t->s.engine.env.threads,
-                t->s.engine.env.threads == 1 ? "" : "s");
+                (long long)t->steps, (long long)t->per_epoch,
+                t->s.engine.table->describe(t->s.engine.device));
         if (rest)
             fprintf(stderr,
                     "%s: the last %llu samples of each epoch's order do not fill a global "
@@ -88,11 +90,13 @@ static void announce(Trainer *t) {
     inf_metrics_end(&t->metrics);
 }
 
-static void evaluate(Trainer *t) {
+static InfCode evaluate(InfError *e, Trainer *t) {
     InfEvaluation r;
-    if (!t->s.has_test || t->evaluated == t->state.step) return;
+    bool stopped = false;
+    if (!t->s.has_test || t->evaluated == t->state.step) return INF_OK;
     inf_progress_break(&t->progress);
-    if (!inf_evaluate(&t->s.engine, &t->s.test, &r)) return;
+    TRY(inf_evaluate(e, &t->s.engine, &t->s.test, &r, &stopped));
+    if (stopped) return INF_OK;
     const PlanProgram *eval = &t->s.plan->program[1];
     t->evaluated = t->state.step;
     inf_metrics_eval(&t->metrics, t->state.step, eval, &r);
@@ -101,10 +105,14 @@ static void evaluate(Trainer *t) {
         fprintf(t->results, " %s %.4f", eval->metric[k].name, r.mean[k]);
     fprintf(t->results, " (%llu samples)\n", (unsigned long long)r.samples);
     fflush(t->results);
+    return INF_OK;
 }
 
 static InfCode save_checkpoint(InfError *e, Trainer *t) {
     char *folder = NULL;
+    inf_engine_fetch_all(&t->s.engine, PLAN_REGION_param);
+    inf_engine_fetch_all(&t->s.engine, PLAN_REGION_state);
+    TRY(t->s.engine.table->finish(e, t->s.engine.device));
     InfCode code = inf_checkpoint_save(e, &t->s.params, &t->s.engine, t->out, &t->state, &folder);
     if (code == INF_OK && inf_metrics_begin(&t->metrics, "checkpoint")) {
         inf_json_put_int(&t->metrics.json, "step", t->state.step);
@@ -115,10 +123,28 @@ static InfCode save_checkpoint(InfError *e, Trainer *t) {
     return code;
 }
 
+/* The first bad tensor of a step that was not applied. Where the gradients are no longer those of
+ * that step, because the next one is already on its way, the step is taken again: its weights are
+ * the same unless that next one could be applied. */
+static InfCode find_bad(InfError *e, Trainer *t, const InfStepInput *in, const char **name) {
+    InfEngine *m = &t->s.engine;
+    if (m->table->late) {
+        InfStepResult again;
+        TRY(inf_step_wait(e, &t->sent, m));
+        TRY(inf_step_gradients(e, m, &t->s.data, in, &again));
+        inf_engine_fetch_all(m, PLAN_REGION_grad);
+        TRY(m->table->finish(e, m->device));
+    }
+    const InfParam *bad = inf_params_find_nonfinite(&t->s.params, m);
+    *name = bad ? bad->name : NULL;
+    return INF_OK;
+}
+
 /* A step that was not applied: named, counted, and the end unless --on-nan=skip. */
-static InfCode handle_nonfinite(InfError *e, Trainer *t, float loss) {
-    const InfParam *bad = inf_params_find_nonfinite(&t->s.params, &t->s.engine);
-    const char *name = bad ? bad->name : NULL;
+static InfCode handle_nonfinite(InfError *e, Trainer *t, const InfStepResult *r) {
+    const char *name = NULL;
+    float loss = r->loss;
+    TRY(find_bad(e, t, &r->input, &name));
     bool skip = strcmp(inf_option_text(t->s.options, OPT_on_nan, "stop"), "skip") == 0;
     t->skipped++;
     if (inf_metrics_begin(&t->metrics, "nan")) {
@@ -148,13 +174,18 @@ static InfCode handle_nonfinite(InfError *e, Trainer *t, float loss) {
     return INF_OK;
 }
 
+static bool dumps(const Trainer *t, int64_t step) {
+    return inf_option_given(t->s.options, OPT_dump_grads) && step == t->progress.first;
+}
+
 /* The gradients of the run's first step, averaged over the counted targets, before clipping. */
-static InfCode dump_gradients(InfError *e, Trainer *t, int64_t step) {
+static InfCode dump_gradients(InfError *e, Trainer *t, const InfStepResult *r) {
     const char *path = inf_option_text(t->s.options, OPT_dump_grads, NULL);
-    float count = inf_step_count(&t->s.engine);
-    if (!path || step != t->progress.first) return INF_OK;
+    if (!dumps(t, r->input.step)) return INF_OK;
+    inf_engine_fetch_all(&t->s.engine, PLAN_REGION_grad);
+    TRY(t->s.engine.table->finish(e, t->s.engine.device));
     return inf_params_save(e, &t->s.params, &t->s.engine, path, INF_VALUES_gradients,
-                           count > 0 ? 1.0f / count : 0.0f);
+                           r->count > 0 ? 1.0f / r->count : 0.0f);
 }
 
 /* A batch without a counted target has loss 0 and no gradient; the user may not expect that. */
@@ -165,57 +196,97 @@ static void warn_uncounted(Trainer *t) {
     inf_metrics_warn(&t->metrics, "a step has no counted target");
 }
 
-static InfCode train_step(InfError *e, Trainer *t) {
-    InfEngine *m = &t->s.engine;
-    int64_t step = t->state.step, in_epoch = step % t->per_epoch;
-    uint64_t global = inf_global_batch(t->s.plan);
-    double start = inf_clock_ms();
+static void submit_step(Trainer *t) {
+    int64_t step = t->submitted, in_epoch = step % t->per_epoch;
     if (in_epoch == 0) inf_loader_begin(&t->s.data, (uint64_t)(step / t->per_epoch));
-    m->env.step = step;
-    t->last_lr = inf_rate_at(&t->s.plan->train, t->lr, step, t->steps);
-    InfHost host = {t->last_lr, t->decay, t->clip, t->state.updates};
-    float loss = inf_step_gradients(m, &t->s.data, &host, (uint64_t)in_epoch * global);
-    TRY(dump_gradients(e, t, step));
-    if (inf_step_count(m) <= 0) warn_uncounted(t);
-    bool applied = inf_step_update(m, loss);
-    double ms = inf_clock_ms() - start;
+    if (t->sent.count == 0) t->finished_ms = inf_clock_ms();
+    /* Steps on their way count as applied; one that is not shifts the bias corrections of those
+     * behind it by one. */
+    InfStepInput in = {
+        .step = step,
+        .position = (uint64_t)in_epoch * inf_global_batch(t->s.plan),
+        .host = {inf_rate_at(&t->s.plan->train, t->lr, step, t->steps), t->decay, t->clip,
+                 t->state.updates + t->sent.count},
+    };
+    inf_step_submit(&t->sent, &t->s.engine, &t->s.data, &in);
+    t->submitted++;
+}
 
-    if (applied)
-        t->state.updates++;
-    else
-        TRY(handle_nonfinite(e, t, loss));
-    t->state.step++;
-    t->state.samples += global;
-    t->state.microbatches += (uint64_t)(t->s.plan->dp * t->s.plan->program[0].microbatches);
-    t->last_loss = loss;
+static void note_step(Trainer *t, const InfStepResult *r) {
+    double now = inf_clock_ms(), ms = now - t->finished_ms;
+    t->finished_ms = now;
+    t->last_loss = r->loss;
     InfStepRecord record = {.step = t->state.step,
-                            .loss = loss,
-                            .lr = t->last_lr,
+                            .loss = r->loss,
+                            .lr = r->input.host.lr,
                             .ms = ms,
                             .units_per_s = samples_per_s(t, ms),
                             .has_norm = t->show_norm,
-                            .grad_norm = inf_engine_scalar(m, t->s.plan->grad_norm)};
+                            .grad_norm = r->grad_norm};
     inf_metrics_step(&t->metrics, &record);
-    inf_progress_step(&t->progress, t->state.step, loss, record.units_per_s);
+    inf_progress_step(&t->progress, t->state.step, r->loss, record.units_per_s);
+}
+
+/* Waits for the oldest step on its way and does what follows from it. */
+static InfCode finish_step(InfError *e, Trainer *t) {
+    InfStepResult r;
+    TRY(inf_step_finish(e, &t->sent, &t->s.engine, &r));
+    TRY(dump_gradients(e, t, &r));
+    if (r.count <= 0) warn_uncounted(t);
+    if (r.applied)
+        t->state.updates++;
+    else
+        TRY(handle_nonfinite(e, t, &r));
+    t->state.step++;
+    t->state.samples += inf_global_batch(t->s.plan);
+    t->state.microbatches += (uint64_t)(t->s.plan->dp * t->s.plan->program[0].microbatches);
+    note_step(t, &r);
+    if (t->s.engine.profile.on && t->state.step - t->progress.first == INF_TRACE_STEPS) {
+        inf_profile_stop(&t->s.engine.profile);
+        TRY(inf_profile_trace_end(e, &t->s.engine.profile));
+    }
     return INF_OK;
+}
+
+static int64_t save_every(const Trainer *t) {
+    return inf_option_whole(t->s.options, OPT_save_every, 0);
+}
+
+static bool evaluates_after(const Trainer *t, int64_t step) {
+    int64_t every = t->s.plan->train.eval_every;
+    return every > 0 ? step % every == 0 : step % t->per_epoch == 0;
+}
+
+/* Whether the weights of just this step are wanted, so that the next one has to wait. */
+static bool pauses_after(const Trainer *t, int64_t step) {
+    return step == t->steps || step % t->per_epoch == 0 || evaluates_after(t, step) ||
+           (save_every(t) > 0 && step % save_every(t) == 0) || dumps(t, step - 1) ||
+           t->s.engine.profile.on;
 }
 
 /* What happens between steps: the end of an epoch, evaluations, checkpoints. */
 static InfCode between_steps(InfError *e, Trainer *t) {
-    int64_t step = t->state.step, every = t->s.plan->train.eval_every;
-    int64_t save_every = inf_option_whole(t->s.options, OPT_save_every, 0);
-    bool epoch_end = step % t->per_epoch == 0;
-    if (epoch_end && inf_metrics_begin(&t->metrics, "epoch")) {
+    int64_t step = t->state.step;
+    if (step % t->per_epoch == 0 && inf_metrics_begin(&t->metrics, "epoch")) {
         inf_json_put_int(&t->metrics.json, "epoch", step / t->per_epoch);
         inf_json_put_int(&t->metrics.json, "step", step);
         inf_metrics_end(&t->metrics);
     }
-    if (every > 0 ? step % every == 0 : epoch_end) evaluate(t);
-    if (save_every > 0 && step % save_every == 0) TRY(save_checkpoint(e, t));
+    if (evaluates_after(t, step)) TRY(evaluate(e, t));
+    if (save_every(t) > 0 && step % save_every(t) == 0) TRY(save_checkpoint(e, t));
     return INF_OK;
 }
 
+/* Submits a step, then finishes as many as have to be: all of them before a pause. */
+static InfCode train_step(InfError *e, Trainer *t) {
+    submit_step(t);
+    bool pause = pauses_after(t, t->submitted);
+    while (t->sent.count > (pause ? 0 : t->s.engine.table->late)) TRY(finish_step(e, t));
+    return pause && !inf_signals_pending() ? between_steps(e, t) : INF_OK;
+}
+
 static InfCode stop_by_signal(InfError *e, Trainer *t, int number) {
+    while (t->sent.count > 0) TRY(finish_step(e, t));
     inf_progress_break(&t->progress);
     if (!t->out)
         return inf_fail(e, INF_STOPPED,
@@ -234,7 +305,10 @@ static InfCode save_final(InfError *e, Trainer *t) {
     TRY(inf_dir_make(e, t->out));
     char *path = inf_path_join(t->out, "model.safetensors");
     if (!path) return inf_fail(e, INF_IO, "out of memory");
-    InfCode code = inf_params_save(e, &t->s.params, &t->s.engine, path, INF_VALUES_weights, 1.0f);
+    inf_engine_fetch_all(&t->s.engine, PLAN_REGION_param);
+    InfCode code = t->s.engine.table->finish(e, t->s.engine.device);
+    if (code == INF_OK)
+        code = inf_params_save(e, &t->s.params, &t->s.engine, path, INF_VALUES_weights, 1.0f);
     if (code == INF_OK) fprintf(t->results, "weights: %s\n", path);
     free(path);
     return code;
@@ -266,13 +340,11 @@ static void summarise(Trainer *t) {
 static InfCode loop(InfError *e, Trainer *t) {
     if (t->state.step % t->per_epoch != 0)
         inf_loader_begin(&t->s.data, (uint64_t)(t->state.step / t->per_epoch));
-    while (t->state.step < t->steps && !inf_signals_pending()) {
-        TRY(train_step(e, t));
-        if (!inf_signals_pending()) TRY(between_steps(e, t));
-    }
+    while (t->submitted < t->steps && !inf_signals_pending()) TRY(train_step(e, t));
     if (inf_signals_pending()) return stop_by_signal(e, t, inf_signals_pending());
-    evaluate(t);
+    TRY(evaluate(e, t));
     if (inf_signals_pending()) return stop_by_signal(e, t, inf_signals_pending());
+    TRY(inf_profile_trace_end(e, &t->s.engine.profile));
     TRY(save_final(e, t));
     summarise(t);
     return INF_OK;
@@ -296,6 +368,8 @@ static InfCode resume(InfError *e, Trainer *t) {
         code = inf_fail(e, INF_USAGE, "--seed %llu differs from the seed %llu of %s",
                         (unsigned long long)t->s.seed, (unsigned long long)t->state.seed, folder);
     if (code == INF_OK) {
+        inf_engine_push_all(&t->s.engine, PLAN_REGION_param);
+        inf_engine_push_all(&t->s.engine, PLAN_REGION_state);
         t->s.seed = t->s.data.seed = t->s.engine.env.seed = t->state.seed;
         fprintf(stderr, "%s: going on from %s\n", t->s.plan->model, folder);
         if (inf_metrics_begin(&t->metrics, "resume")) {
@@ -335,8 +409,10 @@ static InfCode prepare(InfError *e, Trainer *t) {
         TRY(resume(e, t));
     else
         t->state.seed = t->s.seed;
+    t->submitted = t->state.step;
     decide_length(t);
     announce(t);
+    TRY(inf_session_trace(e, &t->s));
     t->started_ms = inf_clock_ms();
     inf_progress_open(&t->progress, inf_option_given(o, OPT_quiet), t->state.step, t->steps,
                       t->per_epoch);

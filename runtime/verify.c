@@ -33,13 +33,13 @@ static bool strip(const char **name, const char *prefix) {
 
 static Ours take(int64_t count) { return (Ours){malloc((size_t)count * sizeof(float) + 1), count}; }
 
-static Ours find_param(const InfSession *s, const char *name) {
+static Ours find_param(InfSession *s, const char *name) {
     bool weight = strip(&name, "weight.");
     if (!weight) strip(&name, "grad.");
     const InfParam *p = inf_params_find(&s->params, name);
     if (!p || (!weight && !p->block->trainable)) return (Ours){NULL, -1};
     Ours ours = take(p->count);
-    float count = inf_step_count(&s->engine);
+    float count = inf_engine_scalar(&s->engine, s->plan->program[0].metric[0].count);
     if (ours.values && weight)
         inf_param_gather(p, inf_engine_at(&s->engine, PLAN_REGION_param, p->offset), ours.values);
     else if (ours.values)
@@ -48,7 +48,7 @@ static Ours find_param(const InfSession *s, const char *name) {
 }
 
 /* What the file calls `name`; count -1 when nothing is called so. */
-static Ours find_ours(const InfSession *s, const char *name) {
+static Ours find_ours(InfSession *s, const char *name) {
     const PlanProgram *train = &s->plan->program[0];
     for (uint32_t i = 0; i < train->nmetric; i++) {
         const PlanMetric *metric = &train->metric[i];
@@ -65,6 +65,8 @@ static Ours find_ours(const InfSession *s, const char *name) {
         int64_t count = 1;
         for (int axis = 0; axis < output->ndim; axis++) count *= output->dim[axis];
         Ours ours = take(count);
+        inf_engine_fetch(&s->engine, output->at.region, output->at.offset,
+                         count * (int64_t)sizeof(float));
         if (ours.values)
             memcpy(ours.values, inf_engine_at(&s->engine, output->at.region, output->at.offset),
                    (size_t)count * sizeof(float));
@@ -91,8 +93,8 @@ static Worst compare(const char *name, const float *ours, const float *theirs, u
     return w;
 }
 
-static InfCode check_tensor(InfError *e, const InfSession *s, const InfTensors *set,
-                            const InfTensor *t, double tolerance) {
+static InfCode check_tensor(InfError *e, InfSession *s, const InfTensors *set, const InfTensor *t,
+                            double tolerance) {
     const char *path = set->files[t->file].path;
     Ours ours = find_ours(s, t->name);
     if (ours.count < 0)
@@ -122,8 +124,11 @@ static InfCode check_tensor(InfError *e, const InfSession *s, const InfTensors *
 
 static InfCode check_all(InfError *e, InfSession *s, const InfTensors *set) {
     const PlanTrain *train = &s->plan->train;
-    InfHost host = {train->lr, train->decay, train->clip, 0};
-    inf_step_gradients(&s->engine, &s->data, &host, 0);
+    InfStepInput first = {.host = {train->lr, train->decay, train->clip, 0}};
+    InfStepResult result;
+    TRY(inf_step_gradients(e, &s->engine, &s->data, &first, &result));
+    inf_engine_fetch_all(&s->engine, PLAN_REGION_grad);
+    TRY(s->engine.table->finish(e, s->engine.device));
     for (int i = 0; i < set->count; i++)
         TRY(check_tensor(e, s, set, &set->tensors[i],
                          inf_option_real(s->options, OPT_tolerance, 1e-5)));

@@ -8,14 +8,12 @@
 
 #include <stdint.h>
 
-#include "runtime/plan.h"
 #include "runtime/status.h"
 
 /*   threads    0: as many as OpenMP would take; they stay set
  *   resident   VmRSS with everything started and no buffer taken
- *   workspace  bytes of packing buffers that stay with the threads; 0 for a plan without products
+ *   workspace  bytes of packing buffers that stay with the threads; 0 when nothing calls it
  */
-InfCode inf_warm_up(InfError *e, const Plan *plan, int threads, uint64_t *resident,
-                    uint64_t *workspace);
+InfCode inf_warm_up(InfError *e, int threads, uint64_t *resident, uint64_t *workspace);
 
 #endif

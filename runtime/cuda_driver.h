@@ -1,0 +1,41 @@
+/* cuda_driver.h - the NVIDIA driver: its functions, the device found, and what its errors mean.
+ *
+ * Loaded with dlopen. Everything that can be wrong with a machine (no driver, no device, a driver
+ * that is too old) is an INF_IO message that says what was found and what to do.
+ */
+#ifndef INF_RUNTIME_CUDA_DRIVER_H
+#define INF_RUNTIME_CUDA_DRIVER_H
+
+#include "runtime/cuda_types.h"
+#include "runtime/library.h"
+#include "runtime/plan.h"
+#include "runtime/status.h"
+
+/* The driver's functions; NULL until inf_cuda_open. */
+typedef struct CuFunctions {
+#define SYM(member, symbol, arguments) CuResult(*member) arguments;
+#include "runtime/cuda_syms.def"
+} CuFunctions;
+
+typedef struct InfCuda {
+    CuFunctions call;
+    void *library;
+    CuDevice device;
+    CuContext context;
+    int version; /* of the driver: 13000 is CUDA 13.0 */
+    char name[96];
+    int major, minor, multiprocessors, clock_khz;
+} InfCuda;
+
+/* Loads the driver and takes the first device's primary context for this thread. */
+InfCode inf_cuda_open(InfError *e, InfCuda *out);
+void inf_cuda_close(InfCuda *c);
+
+/* INF_OK, or a message: "WHAT: CUDA_ERROR_...: the driver's own words". */
+InfCode inf_cuda_check(InfError *e, const InfCuda *c, CuResult result, const char *what);
+
+/* Loads the image of the plan that fits the device: a cubin of its major version with a minor one
+ * at most its own, else PTX; the best first. */
+InfCode inf_cuda_load(InfError *e, const InfCuda *c, const Plan *plan, CuModule *out);
+
+#endif

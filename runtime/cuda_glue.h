@@ -1,0 +1,19 @@
+/* cuda_glue.h - the runtime's own device code: two tiny kernels that carry a submission's numbers
+ * in and its results out, through pinned host memory, inside the captured graph.
+ *
+ *   inf_begin(ring, counter, moment, scalar)
+ *       slot `counter` % depth of the ring holds an InfTicket: to the moment and the host scalars
+ *   inf_end(ring, counter, scalar, words)
+ *       the scalar region, `words` of 4 bytes, to the slot of its own ring; then counter += 1
+ *
+ * PTX of the lowest plain architecture, so that every driver and chip we run on takes it. Kernels
+ * instead of copy nodes: a graph starts a kernel in a microsecond, a copy in several.
+ */
+#ifndef INF_RUNTIME_CUDA_GLUE_H
+#define INF_RUNTIME_CUDA_GLUE_H
+
+enum { INF_GLUE_BEGIN_BLOCK = 32, INF_GLUE_END_BLOCK = 128 };
+
+extern const char inf_cuda_glue[];
+
+#endif

@@ -1,0 +1,104 @@
+/* device.h - what kernels run on, reached through one small table of functions.
+ *
+ * Two implementations: the processor itself (device_cpu.c) and an NVIDIA GPU (device_cuda.c).
+ * Work is handed over in submissions: one training step or one evaluation batch. A submission has a
+ * ticket, the numbers that the host decides for it; its launches stand between `enter` and `leave`,
+ * and after `leave` the scalar region comes back to the host. Submissions run in order.
+ *
+ * Functions without a result cannot report: the device keeps its first failure, later work does
+ * nothing, and `collect` or `finish` returns it.
+ */
+#ifndef INF_RUNTIME_DEVICE_H
+#define INF_RUNTIME_DEVICE_H
+
+#include <stdint.h>
+
+#include "runtime/plan.h"
+#include "runtime/status.h"
+
+/* Opaque: each implementation has its own. */
+typedef struct InfDevice InfDevice;
+
+/* Submissions that may be on their way at once. */
+enum { INF_DEVICE_DEPTH = 4 };
+
+typedef struct InfTicket {
+    InfDeviceMoment moment;
+    float scalar[HOST_SCALAR_COUNT];
+} InfTicket;
+
+typedef struct InfLaunch {
+    uint32_t kernel; /* of the plan */
+    uint32_t narg;
+    void *const *arg; /* addresses on the device */
+    const InfEnv *env;
+} InfLaunch;
+
+/* One microbatch of a data set on the device into the plan's inputs; those it lacks are NULL. */
+typedef struct InfStage {
+    const void *pixels, *labels;
+    void *image, *label, *valid;
+    uint64_t first; /* sample of the submission */
+    int64_t batch, sample_pixels;
+} InfStage;
+
+/* What the device could do at best; 0: unknown. */
+typedef struct InfCeiling {
+    double bytes_per_s, flops_per_s;
+} InfCeiling;
+
+typedef struct InfDeviceTable {
+    const char *target; /* Plan.target */
+    int late;           /* training reads results this many steps late */
+    bool shared;        /* kernels work in the host's memory: nothing is copied or staged */
+    bool graphs;        /* submissions can be recorded and replayed */
+
+    /* Opens the device, without memory for the plan. */
+    InfCode (*open)(InfError *e, const Plan *plan, InfDevice **out);
+    void (*close)(InfDevice *d);
+    /* "NVIDIA H200 (sm_90)"; "2 threads". Static or owned by the device. */
+    const char *(*describe)(InfDevice *d);
+
+    /* Takes all memory at once, zeroed; called once. *total also counts the device's own needs. */
+    InfCode (*take)(InfError *e, InfDevice *d, uint64_t bytes, void **out, uint64_t *total);
+    /* Where the regions ended up; after `take`, before any launch. */
+    InfCode (*place)(InfError *e, InfDevice *d, unsigned char *const base[PLAN_REGION_count]);
+    uint64_t (*available)(InfDevice *d); /* bytes that `take` could give */
+    uint64_t (*measured)(InfDevice *d);  /* bytes taken since `open` */
+
+    /* Copies; they wait for everything before them. `upload` does not, and reads host memory of
+     * `host_take` during the submission that follows. */
+    void (*copy_in)(InfDevice *d, void *to, const void *from, uint64_t bytes);
+    void (*copy_out)(InfDevice *d, void *to, const void *from, uint64_t bytes);
+    void (*upload)(InfDevice *d, void *to, const void *from, uint64_t bytes);
+    void *(*host_take)(InfDevice *d, uint64_t bytes); /* freed with the device */
+
+    void (*ticket)(InfDevice *d, const InfTicket *ticket); /* of the submission that follows */
+    void (*enter)(InfDevice *d);
+    void (*stage)(InfDevice *d, const InfStage *stage);
+    void (*launch)(InfDevice *d, const InfLaunch *launch);
+    void (*leave)(InfDevice *d);
+    void (*submitted)(InfDevice *d);
+    /* Waits for the oldest submission; `scalars` receives the scalar region as it left it. */
+    InfCode (*collect)(InfError *e, InfDevice *d, void *scalars);
+    /* Waits for everything. */
+    InfCode (*finish)(InfError *e, InfDevice *d);
+
+    /* What is launched between record and keep is not done but becomes graph `which` of a few. */
+    void (*record)(InfDevice *d);
+    void (*keep)(InfDevice *d, int which);
+    void (*replay)(InfDevice *d, int which);
+
+    /* Points in time between launches: mark number `i` < count; ms between two after `finish`. */
+    InfCode (*marks)(InfError *e, InfDevice *d, uint32_t count);
+    void (*mark)(InfDevice *d, uint32_t i);
+    double (*between)(InfDevice *d, uint32_t from, uint32_t to);
+    InfCeiling (*ceiling)(InfDevice *d);
+} InfDeviceTable;
+
+extern const InfDeviceTable inf_device_cpu, inf_device_cuda;
+
+/* The table for a plan's target. */
+const InfDeviceTable *inf_device_find(const Plan *plan);
+
+#endif

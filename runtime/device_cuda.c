@@ -1,0 +1,428 @@
+/* device_cuda.c - an NVIDIA GPU as a device, through the driver API.
+ *
+ * One stream carries everything in order; a second one carries uploads, which the next submission
+ * waits for. Tickets go in and scalars come out through pinned rings (cuda_glue.h), so a recorded
+ * graph needs no change from step to step. All device memory is one allocation: the plan's and the
+ * data set's bytes, the matrix library's workspace, and one block for counter and moment.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/check.h"
+#include "runtime/cublaslt.h"
+#include "runtime/cuda_driver.h"
+#include "runtime/cuda_glue.h"
+#include "runtime/device.h"
+
+enum { GRAPHS = 2, HOST_BLOCKS = 8, OWN_BYTES = 4096, MOMENT_AT = 256, SHARED_MAX = 48 << 10 };
+
+struct InfDevice {
+    const Plan *plan;
+    InfCuda cuda;
+    CuModule module, glue;
+    CuFunction *function; /* by kernel; NULL for products */
+    CuFunction begin, end, stage;
+    InfLt *lt; /* NULL for plans without products */
+    CuStream stream, upload_stream;
+    CuEvent done[INF_DEVICE_DEPTH], uploaded;
+    bool uploading;
+    CuAddress memory, counter, moment, workspace, scalar;
+    uint64_t free_before;
+    InfTicket *tickets; /* pinned, INF_DEVICE_DEPTH of them */
+    unsigned char *results;
+    uint32_t scalar_words;
+    uint64_t submitted, collected;
+    CuGraphExec graph[GRAPHS];
+    CuEvent *mark;
+    uint32_t nmark;
+    void *host[HOST_BLOCKS];
+    int nhost;
+    InfError fault;
+    char text[128];
+};
+
+/* Records the first failure; false from then on. */
+static bool good(InfDevice *d, CuResult result, const char *what) {
+    if (d->fault.code == INF_OK) inf_cuda_check(&d->fault, &d->cuda, result, what);
+    return d->fault.code == INF_OK;
+}
+
+static bool broken(const InfDevice *d) { return d->fault.code != INF_OK; }
+
+/* Hands the first failure over to the caller. */
+static InfCode report(InfError *e, InfDevice *d) {
+    if (!broken(d)) return INF_OK;
+    return inf_fail(e, d->fault.code, "%s", d->fault.text ? d->fault.text : "out of memory");
+}
+
+#define CALL(d, member, ...) good((d), (d)->cuda.call.member(__VA_ARGS__), #member)
+
+static void *pointer(CuAddress at) { return (void *)(uintptr_t)at; }
+
+static CuAddress address(const void *at) { return (CuAddress)(uintptr_t)at; }
+
+/* --- opening --- */
+
+static InfCode find_function(InfError *e, InfDevice *d, CuModule module, const char *name,
+                             CuFunction *out) {
+    char what[256];
+    snprintf(what, sizeof what, "the kernel '%s' of this file", name);
+    return inf_cuda_check(e, &d->cuda, d->cuda.call.module_function(out, module, name), what);
+}
+
+static InfCode find_kernels(InfError *e, InfDevice *d) {
+    const Plan *plan = d->plan;
+    TRY(find_function(e, d, d->glue, "inf_begin", &d->begin));
+    TRY(find_function(e, d, d->glue, "inf_end", &d->end));
+    TRY(find_function(e, d, d->module, "inf_stage", &d->stage));
+    for (uint32_t k = 0; k < plan->nkernel; k++) {
+        const PlanKernel *kernel = &plan->kernel[k];
+        if (kernel->kind == PLAN_KERNEL_matmul) continue;
+        TRY(find_function(e, d, d->module, kernel->name, &d->function[k]));
+        if (kernel->shared_bytes > SHARED_MAX)
+            TRY(inf_cuda_check(e, &d->cuda,
+                               d->cuda.call.function_set(d->function[k],
+                                                         CU_FUNCTION_DYNAMIC_SHARED_BYTES,
+                                                         (int)kernel->shared_bytes),
+                               kernel->name));
+    }
+    return INF_OK;
+}
+
+static InfCode open_queues(InfError *e, InfDevice *d) {
+    CALL(d, stream_make, &d->stream, CU_STREAM_NON_BLOCKING);
+    CALL(d, stream_make, &d->upload_stream, CU_STREAM_NON_BLOCKING);
+    CALL(d, event_make, &d->uploaded, CU_EVENT_DISABLE_TIMING);
+    for (int i = 0; i < INF_DEVICE_DEPTH; i++)
+        CALL(d, event_make, &d->done[i], CU_EVENT_DISABLE_TIMING);
+    return report(e, d);
+}
+
+static uint64_t free_now(InfDevice *d) {
+    size_t free_bytes = 0, total = 0;
+    CALL(d, memory_info, &free_bytes, &total);
+    return free_bytes;
+}
+
+static InfCode open_parts(InfError *e, InfDevice *d) {
+    size_t scalars = (size_t)d->plan->region_bytes[PLAN_REGION_scalar];
+    TRY(inf_cuda_open(e, &d->cuda));
+    snprintf(d->text, sizeof d->text, "%s (sm_%d%d)", d->cuda.name, d->cuda.major, d->cuda.minor);
+    TRY(inf_cuda_load(e, &d->cuda, d->plan, &d->module));
+    TRY(inf_cuda_check(e, &d->cuda,
+                       d->cuda.call.module_load(&d->glue, inf_cuda_glue, 0, NULL, NULL),
+                       "loading the runtime's own kernels"));
+    TRY(find_kernels(e, d));
+    TRY(open_queues(e, d));
+    if (d->plan->nmatmul) TRY(inf_lt_open(e, d->plan, &d->lt));
+    d->scalar_words = (uint32_t)(scalars / sizeof(float));
+    CALL(d, host_take, (void **)&d->tickets, sizeof(InfTicket) * INF_DEVICE_DEPTH,
+         CU_HOST_ALLOC_MAPPED);
+    CALL(d, host_take, (void **)&d->results, scalars * INF_DEVICE_DEPTH, CU_HOST_ALLOC_MAPPED);
+    d->free_before = free_now(d);
+    return report(e, d);
+}
+
+static InfCode device_open(InfError *e, const Plan *plan, InfDevice **out) {
+    InfDevice *d = calloc(1, sizeof *d);
+    *out = d;
+    if (d) d->function = calloc(plan->nkernel + 1, sizeof(CuFunction));
+    if (!d || !d->function) return inf_fail(e, INF_IO, "out of memory");
+    d->plan = plan;
+    return open_parts(e, d);
+}
+
+static void free_queues(InfDevice *d) {
+    const CuFunctions *call = &d->cuda.call;
+    for (int i = 0; i < GRAPHS; i++)
+        if (d->graph[i]) call->graph_exec_free(d->graph[i]);
+    for (uint32_t i = 0; i < d->nmark; i++) call->event_free(d->mark[i]);
+    for (int i = 0; i < INF_DEVICE_DEPTH; i++)
+        if (d->done[i]) call->event_free(d->done[i]);
+    if (d->uploaded) call->event_free(d->uploaded);
+    if (d->upload_stream) call->stream_free(d->upload_stream);
+    if (d->stream) call->stream_free(d->stream);
+}
+
+static void device_close(InfDevice *d) {
+    if (!d) return;
+    const CuFunctions *call = &d->cuda.call;
+    if (d->cuda.context) {
+        call->context_sync();
+        free_queues(d);
+        inf_lt_close(d->lt);
+        for (int i = 0; i < d->nhost; i++) call->host_free(d->host[i]);
+        if (d->tickets) call->host_free(d->tickets);
+        if (d->results) call->host_free(d->results);
+        if (d->memory) call->memory_free(d->memory);
+        if (d->glue) call->module_unload(d->glue);
+        if (d->module) call->module_unload(d->module);
+    }
+    inf_cuda_close(&d->cuda);
+    inf_error_free(&d->fault);
+    free(d->mark);
+    free(d->function);
+    free(d);
+}
+
+static const char *describe(InfDevice *d) { return d->text; }
+
+/* --- memory --- */
+
+static uint64_t workspace_bytes(const InfDevice *d) { return d->lt ? INF_LT_WORKSPACE_BYTES : 0; }
+
+static InfCode take(InfError *e, InfDevice *d, uint64_t bytes, void **out, uint64_t *total) {
+    uint64_t rounded = 0, free_bytes = free_now(d);
+    if (!inf_round_up(bytes, OWN_BYTES, &rounded) ||
+        !inf_add(rounded, workspace_bytes(d) + OWN_BYTES, total) || *total > SIZE_MAX)
+        return inf_fail(e, INF_IO, "the plan needs more than 2^64 bytes of memory");
+    CuResult result = d->cuda.call.memory_take(&d->memory, (size_t)*total);
+    if (result == CU_ERROR_OUT_OF_MEMORY)
+        return inf_fail(e, INF_IO,
+                        "the plan needs %llu bytes of device memory; %llu are free on the %s\n"
+                        "  = hint: a smaller train.B or more train.microbatches needs less",
+                        (unsigned long long)*total, (unsigned long long)free_bytes, d->text);
+    TRY(inf_cuda_check(e, &d->cuda, result, "taking device memory"));
+    CALL(d, memory_set, d->memory, 0, (size_t)*total);
+    CALL(d, context_sync);
+    *out = pointer(d->memory);
+    d->workspace = d->memory + rounded;
+    d->counter = d->workspace + workspace_bytes(d);
+    d->moment = d->counter + MOMENT_AT;
+    return report(e, d);
+}
+
+static InfCode place(InfError *e, InfDevice *d, unsigned char *const base[PLAN_REGION_count]) {
+    CuAddress at[PLAN_REGION_count];
+    for (int r = 0; r < PLAN_REGION_count; r++) at[r] = address(base[r]);
+    d->scalar = at[PLAN_REGION_scalar];
+    return d->lt ? inf_lt_prepare(e, d->lt, at, d->workspace) : INF_OK;
+}
+
+static uint64_t available(InfDevice *d) {
+    uint64_t own = workspace_bytes(d) + OWN_BYTES, free_bytes = free_now(d);
+    return free_bytes > own ? free_bytes - own : 0;
+}
+
+static uint64_t measured(InfDevice *d) {
+    uint64_t now = free_now(d);
+    return d->free_before > now ? d->free_before - now : 0;
+}
+
+static void copy_in(InfDevice *d, void *to, const void *from, uint64_t bytes) {
+    if (broken(d) || !CALL(d, stream_sync, d->stream)) return;
+    CALL(d, copy_in, address(to), from, (size_t)bytes);
+    CALL(d, context_sync); /* our streams do not wait for the one that copies */
+}
+
+static void copy_out(InfDevice *d, void *to, const void *from, uint64_t bytes) {
+    if (broken(d) || !CALL(d, stream_sync, d->stream)) return;
+    CALL(d, copy_out, to, address(from), (size_t)bytes);
+}
+
+static void upload(InfDevice *d, void *to, const void *from, uint64_t bytes) {
+    if (broken(d)) return;
+    CALL(d, copy_in_later, address(to), from, (size_t)bytes, d->upload_stream);
+    d->uploading = true;
+}
+
+static void *host_take(InfDevice *d, uint64_t bytes) {
+    void *at = NULL;
+    INF_ASSERT(d->nhost < HOST_BLOCKS);
+    if (broken(d) || !CALL(d, host_take, &at, (size_t)bytes, CU_HOST_ALLOC_MAPPED)) return NULL;
+    d->host[d->nhost++] = at;
+    return at;
+}
+
+/* --- a submission --- */
+
+static void launch_glue(InfDevice *d, CuFunction f, unsigned block, void **arguments) {
+    if (!broken(d)) CALL(d, launch, f, 1, 1, 1, block, 1, 1, 0, d->stream, arguments, NULL);
+}
+
+static void ticket(InfDevice *d, const InfTicket *t) {
+    INF_ASSERT(d->submitted - d->collected < INF_DEVICE_DEPTH);
+    d->tickets[d->submitted % INF_DEVICE_DEPTH] = *t;
+    if (!d->uploading || broken(d)) return;
+    CALL(d, event_record, d->uploaded, d->upload_stream);
+    CALL(d, stream_wait, d->stream, d->uploaded, 0);
+    d->uploading = false;
+}
+
+static void enter(InfDevice *d) {
+    CuAddress ring = address(d->tickets);
+    void *arguments[] = {&ring, &d->counter, &d->moment, &d->scalar};
+    launch_glue(d, d->begin, INF_GLUE_BEGIN_BLOCK, arguments);
+}
+
+static void leave(InfDevice *d) {
+    CuAddress ring = address(d->results);
+    void *arguments[] = {&ring, &d->counter, &d->scalar, &d->scalar_words};
+    launch_glue(d, d->end, INF_GLUE_END_BLOCK, arguments);
+}
+
+static void stage(InfDevice *d, const InfStage *s) {
+    CuAddress at[] = {address(s->pixels), address(s->labels), address(s->image),
+                      address(s->label),  address(s->valid),  d->moment};
+    unsigned long long first = s->first;
+    long long sample_pixels = s->sample_pixels;
+    void *arguments[] = {&at[0], &at[1], &at[2], &at[3], &at[4], &at[5], &first, &sample_pixels};
+    if (broken(d) || s->batch == 0) return;
+    CALL(d, launch, d->stage, (unsigned)s->batch, 1, 1, PLAN_STAGE_BLOCK, 1, 1, 0, d->stream,
+         arguments, NULL);
+}
+
+enum { ARGUMENTS_MAX = 480 }; /* a kernel's parameters fill at most 4 KiB */
+
+static void launch_kernel(InfDevice *d, const InfLaunch *l) {
+    const PlanKernel *kernel = &d->plan->kernel[l->kernel];
+    InfDeviceEnv env = {.moment = pointer(d->moment), .microbatch = (int32_t)l->env->microbatch};
+    CuAddress at[ARGUMENTS_MAX];
+    void *arguments[ARGUMENTS_MAX + 1];
+    INF_ASSERT(l->narg <= ARGUMENTS_MAX);
+    for (int i = 0; i < PLAN_REPEAT_DEPTH_MAX; i++) env.iter[i] = (int32_t)l->env->iter[i];
+    for (uint32_t i = 0; i < l->narg; i++) {
+        at[i] = address(l->arg[i]);
+        arguments[i] = &at[i];
+    }
+    arguments[l->narg] = &env;
+    if (kernel->grid == 0) return;
+    good(d,
+         d->cuda.call.launch(d->function[l->kernel], kernel->grid, 1, 1, kernel->block, 1, 1,
+                             kernel->shared_bytes, d->stream, arguments, NULL),
+         kernel->name);
+}
+
+static void launch(InfDevice *d, const InfLaunch *l) {
+    const PlanKernel *kernel = &d->plan->kernel[l->kernel];
+    if (broken(d)) return;
+    if (kernel->kind == PLAN_KERNEL_matmul)
+        inf_lt_run(&d->fault, d->lt, kernel->matmul, l->arg, d->stream);
+    else
+        launch_kernel(d, l);
+}
+
+static void submitted(InfDevice *d) {
+    if (!broken(d)) CALL(d, event_record, d->done[d->submitted % INF_DEVICE_DEPTH], d->stream);
+    d->submitted++;
+}
+
+static InfCode collect(InfError *e, InfDevice *d, void *scalars) {
+    uint64_t slot = d->collected++ % INF_DEVICE_DEPTH, bytes = (uint64_t)d->scalar_words * 4;
+    if (!broken(d)) good(d, d->cuda.call.event_sync(d->done[slot]), "a step on the device");
+    if (!broken(d)) memcpy(scalars, d->results + slot * bytes, (size_t)bytes);
+    return report(e, d);
+}
+
+static InfCode finish(InfError *e, InfDevice *d) {
+    if (!broken(d)) good(d, d->cuda.call.stream_sync(d->stream), "the work on the device");
+    return report(e, d);
+}
+
+/* --- graphs --- */
+
+static void record(InfDevice *d) {
+    if (!broken(d)) CALL(d, capture_begin, d->stream, CU_CAPTURE_THREAD_LOCAL);
+}
+
+static void keep(InfDevice *d, int which) {
+    CuGraph graph = NULL;
+    INF_ASSERT(which < GRAPHS);
+    if (!broken(d) && CALL(d, capture_end, d->stream, &graph) &&
+        CALL(d, graph_make, &d->graph[which], graph, 0))
+        CALL(d, graph_upload, d->graph[which], d->stream);
+    if (graph) d->cuda.call.graph_free(graph);
+}
+
+static void replay(InfDevice *d, int which) {
+    if (!broken(d)) CALL(d, graph_launch, d->graph[which], d->stream);
+}
+
+/* --- measuring --- */
+
+static InfCode marks(InfError *e, InfDevice *d, uint32_t count) {
+    CuEvent *grown = realloc(d->mark, ((size_t)count + 1) * sizeof *grown);
+    if (!grown) return inf_fail(e, INF_IO, "out of memory");
+    d->mark = grown;
+    while (d->nmark < count && CALL(d, event_make, &d->mark[d->nmark], CU_EVENT_DEFAULT))
+        d->nmark++;
+    return report(e, d);
+}
+
+static void mark(InfDevice *d, uint32_t i) {
+    if (!broken(d)) CALL(d, event_record, d->mark[i], d->stream);
+}
+
+static double between(InfDevice *d, uint32_t from, uint32_t to) {
+    float ms = 0;
+    if (!broken(d)) CALL(d, event_elapsed, &ms, d->mark[from], d->mark[to]);
+    return (double)ms;
+}
+
+/* Multiply-adds a cycle and multiprocessor in f32. */
+static int lanes_of(int major, int minor) {
+    return major == 8 && minor == 0 ? 64 : major >= 8 ? 128 : 64;
+}
+
+/* The rate of f32 arithmetic from the device's own figures; bandwidth by copying 512 MiB back and
+ * forth, the best of a few. */
+static InfCeiling ceiling(InfDevice *d) {
+    enum { COPIES = 8 };
+    const size_t bytes = (size_t)512 << 20;
+    const InfCuda *c = &d->cuda;
+    InfCeiling top = {0, 2.0 * lanes_of(c->major, c->minor) * c->multiprocessors * 1e3 *
+                             (double)c->clock_khz};
+    CuAddress at = 0;
+    double best_ms = 0;
+    if (broken(d) || d->nmark < 2 || c->call.memory_take(&at, 2 * bytes) != CU_SUCCESS) return top;
+    CALL(d, memory_set, at, 1, 2 * bytes);
+    CALL(d, context_sync);
+    for (int i = 0; i < COPIES; i++) {
+        mark(d, 0);
+        CALL(d, copy_later, at + bytes * (i % 2 == 0), at + bytes * (i % 2 == 1), bytes, d->stream);
+        mark(d, 1);
+        CALL(d, stream_sync, d->stream);
+        double ms = between(d, 0, 1);
+        if (best_ms == 0 || ms < best_ms) best_ms = ms;
+    }
+    CALL(d, memory_free, at);
+    if (best_ms > 0) top.bytes_per_s = 2.0 * (double)bytes / best_ms * 1e3;
+    return top;
+}
+
+const InfDeviceTable inf_device_cuda = {
+    .target = "cuda",
+    .late = 1,
+    .graphs = true,
+    .open = device_open,
+    .close = device_close,
+    .describe = describe,
+    .take = take,
+    .place = place,
+    .available = available,
+    .measured = measured,
+    .copy_in = copy_in,
+    .copy_out = copy_out,
+    .upload = upload,
+    .host_take = host_take,
+    .ticket = ticket,
+    .enter = enter,
+    .stage = stage,
+    .launch = launch,
+    .leave = leave,
+    .submitted = submitted,
+    .collect = collect,
+    .finish = finish,
+    .record = record,
+    .keep = keep,
+    .replay = replay,
+    .marks = marks,
+    .mark = mark,
+    .between = between,
+    .ceiling = ceiling,
+};
+
+const InfDeviceTable *inf_device_find(const Plan *plan) {
+    return strcmp(plan->target, inf_device_cuda.target) == 0 ? &inf_device_cuda : &inf_device_cpu;
+}
