@@ -3,6 +3,7 @@
  *   fuse.c        classes of nodes, grouping, the pass
  *   fuse_chain.c  operands seen through inline nodes; shapes
  *   fuse_form.c   which sets of nodes are one kernel, and in which form
+ *   fuse_target.c what a target's library can do after a product
  *   fuse_early.c  backward nodes that can run with the forward
  *   fuse_emit.c   groups into kernel nodes
  *
@@ -104,6 +105,9 @@ bool fuse_form(const Fuse *f, const int *node, int n, FuseForm *form);
 /* The shape in which node i of a kernel of this form computes: its own up to reshape. False when
  * it fits neither the domain nor the kept shape. */
 bool fuse_form_shape(const Fuse *f, const FuseForm *form, int i, FuseShape *shape);
+
+/* Whether the target can make a kernel of these nodes, which are of this form (fuse_target.c). */
+bool fuse_target_allows(const Fuse *f, const int *node, int n, const FuseForm *form);
 
 /* ---- the rest ---- */
 

@@ -220,5 +220,5 @@ bool fuse_form(const Fuse *f, const int *node, int n, FuseForm *form) {
             is_read_outside(&c, node[i]))
             return false;
     }
-    return true;
+    return fuse_target_allows(f, node, n, form);
 }
