@@ -12,6 +12,7 @@
 KernelSet *kernel_set_new(void) {
     KernelSet *set = mem_alloc(sizeof *set);
     set->m = module_new(&set->arena, NULL, NULL);
+    set->m->target = object_is_cuda() ? TARGET_cuda : TARGET_c;
     set->outer = graph_new(set->m, "outer");
     return set;
 }
@@ -73,7 +74,7 @@ int kernel_set_add(KernelSet *set, Graph *body, const char *form, const char *te
 }
 
 void kernel_set_build(KernelSet *set, const char *cc, const char *march) {
-    LowerContext ctx = {.arena = &set->arena};
+    LowerContext ctx = {.arena = &set->arena, .target = set->m->target};
     set->object = object_new();
     for (int i = 0; i < set->n; i++)
         set->item[i].number =

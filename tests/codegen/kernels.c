@@ -54,6 +54,7 @@ KernelSet *kernels_new(void) {
     sources_init(&s->sources, &s->arena);
     diag_init(&s->diag, &s->arena, &s->sources, stderr);
     s->m = module_new(&s->arena, &s->sources, &s->diag);
+    s->m->target = object_is_cuda() ? TARGET_cuda : TARGET_c;
     s->cases = ARENA_ARRAY(&s->arena, Case, CASES_MAX);
     return s;
 }
@@ -160,7 +161,7 @@ const char *kernels_text(KernelSet *s, int which) {
 }
 
 static void add_kernel(KernelSet *s, Kernel *k) {
-    LowerContext ctx = {.arena = &s->arena};
+    LowerContext ctx = {.arena = &s->arena, .target = s->m->target};
     LoopKernel *loop = lower_kernel(&ctx, NULL, k->node);
     loop->work = INT64_MAX; // always on several threads
     k->number = object_add_loop(s->object, loop);
@@ -226,12 +227,13 @@ typedef struct Guarded {
 
 static Guarded guarded_new(size_t bytes) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), all = bytes + 2 * SLACK;
+    if (object_is_cuda()) all = (all + 15) / 16 * 16; /* accesses of 16 bytes are aligned */
     Guarded b = {.bytes = bytes, .map_bytes = (all + page - 1) / page * page + page};
     b.map = mmap(NULL, b.map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (b.map == MAP_FAILED) die("mmap");
     char *end = (char *)b.map + b.map_bytes - page;
     if (mprotect(end, page, PROT_NONE) != 0) die("mprotect");
-    b.data = end - SLACK - bytes;
+    b.data = object_is_cuda() ? end - all + SLACK : end - SLACK - bytes;
     memset(end - all, 0xFF, all);
     return b;
 }

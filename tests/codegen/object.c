@@ -1,6 +1,8 @@
 /* object.c - see object.h. */
 #include "tests/codegen/object.h"
 
+#include "tests/codegen/cuda_emulate.h"
+
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +13,7 @@
 typedef struct Entry {
     const char *name, *text;
     uint64_t text_hash, name_hash;
+    uint32_t grid, block; /* CUDA; block 0: a C function */
 } Entry;
 
 struct Object {
@@ -65,31 +68,89 @@ uint32_t object_add(Object *o, const char *name, const char *text) {
     return o->entry.n - 1;
 }
 
+bool object_is_cuda(void) {
+    const char *target = getenv("INFINIC_TEST_TARGET");
+    return target != NULL && strcmp(target, "cuda") == 0;
+}
+
+uint32_t object_add_cuda(Object *o, const char *name, const char *text, int64_t grid, int block) {
+    Arena scratch = {0}; /* equal texts may run on grids of different sizes */
+    uint32_t number = object_add(
+        o, name, arena_printf(&scratch, "/* %lld blocks */\n%s", (long long)grid, text));
+    arena_free(&scratch);
+    o->entry.data[number].grid = (uint32_t)grid;
+    o->entry.data[number].block = block ? (uint32_t)block : 32;
+    return number;
+}
+
 uint32_t object_add_loop(Object *o, const LoopKernel *k) {
     char *text = NULL;
     size_t bytes = 0;
     FILE *f = open_memstream(&text, &bytes);
     if (f == NULL) die("open_memstream");
-    loop_print_c(k, "test_kernel", f);
+    if (object_is_cuda())
+        loop_print_cuda(k, "test_kernel", f);
+    else
+        loop_print_c(k, "test_kernel", f);
     fclose(f);
-    uint32_t number = object_add(o, "test_kernel", text);
+    uint32_t number = object_is_cuda()
+                          ? object_add_cuda(o, "test_kernel", text, k->blocks, k->threads)
+                          : object_add(o, "test_kernel", text);
     free(text);
     return number;
 }
 
 /* --- text and compilation --- */
 
+static bool has(const char *text, const char *word) { return strstr(text, word) != NULL; }
+
+/* A kernel in a namespace of its own, and a function with a C kernel's signature: the parameters
+ * are cast to their types, which stand in the kernel's text. */
+static void print_cuda_kernel(const Entry *e, uint32_t number, FILE *out) {
+    char head[256];
+    snprintf(head, sizeof head, ") %s(", e->name);
+    const char *at = strstr(e->text, head);
+    if (at == NULL) die(e->text);
+    at += strlen(head);
+    fprintf(out, "namespace k%u {\n%s\n", number, e->text);
+    fprintf(out, "static void thread(void *const *arg, const void *env) {\n    %s(", e->name);
+    for (int i = 0; strncmp(at, "InfDeviceEnv", 12) != 0; i++) {
+        int type = (int)(strchr(at, '*') - at);
+        fprintf(out, "(%.*s*)arg[%d], ", type, at, i);
+        at = strchr(at, ',') + 1;
+        at += strspn(at, " \n");
+    }
+    bool meets = has(e->text, "__syncthreads") || has(e->text, "INF_FOLD_") ||
+                 has(e->text, "inf_last");
+    fprintf(out,
+            "*(const InfDeviceEnv *)env);\n}\n"
+            "static void host(void *const *arg, const void *env) {\n"
+            "    hook_launch(thread, arg, env, %uu, %uu, %d);\n}\n}\n",
+            e->grid, e->block, meets);
+}
+
 static void print_unit(Object *o, FILE *out) {
-    fputs("#include \"runtime/plan.h\"\n"
+    bool cuda = object_is_cuda();
+    if (cuda) {
+        fputs(cuda_emulate_text, out);
+        loop_print_cuda_prelude(out);
+        fputs("#undef INF_KERNEL\n#define INF_KERNEL(threads) static void\n", out);
+    } else {
+        fputs("#include \"runtime/plan.h\"\n"
           "void (*hook_random4)(const InfEnv *, uint32_t, uint32_t, uint64_t, uint32_t *);\n"
           "void (*hook_sgemm)(int, int, int64_t, int64_t, int64_t, const float *, int64_t,\n"
           "                   const float *, int64_t, float *, int64_t, int);\n"
           "#define inf_random4 hook_random4\n#define inf_sgemm hook_sgemm\n",
           out);
-    loop_print_c_prelude(out);
+        loop_print_c_prelude(out);
+    }
     for (uint32_t i = 0; i < o->entry.n; i++) {
         Entry *e = &o->entry.data[i];
         const char *name = e->name;
+        if (cuda) {
+            print_cuda_kernel(e, i, out);
+            continue;
+        }
         if (*find(o, o->by_name, e->name_hash, name, NULL) != i + 1) {
             /* The name is another kernel's. */
             e->name = arena_printf(&o->arena, "%s_%u", name, i);
@@ -98,10 +159,18 @@ static void print_unit(Object *o, FILE *out) {
             fprintf(out, "%s\n", e->text);
         }
     }
-    fputs("InfKernel *const kernel_table[] = {", out);
-    for (uint32_t i = 0; i < o->entry.n; i++) fprintf(out, "%s,\n", o->entry.data[i].name);
+    fputs(cuda ? "extern \"C\" void (*const kernel_table[])(void *const *, const void *) = {"
+               : "InfKernel *const kernel_table[] = {",
+          out);
+    for (uint32_t i = 0; i < o->entry.n; i++)
+        if (cuda)
+            fprintf(out, "k%u::host,\n", i);
+        else
+            fprintf(out, "%s,\n", o->entry.data[i].name);
     fputs("0};\n", out);
 }
+
+static const char *const cuda_flags[] = {"-std=c++17", "-O1", "-ffp-contract=off", "-w", NULL};
 
 static void run_cc(const char *cc, const char *march, const char *source, const char *object) {
     char march_flag[256];
@@ -109,8 +178,9 @@ static void run_cc(const char *cc, const char *march, const char *source, const 
     snprintf(march_flag, sizeof march_flag, "-march=%s", march != NULL ? march : "native");
     const char *const rest[] = {march_flag, "-fPIC", "-shared", "-I.", "-o", object, source, "-lm"};
     int n = 0;
-    argv[n++] = cc != NULL ? cc : named != NULL ? named : "cc";
-    for (int i = 0; loop_c_flags[i] != NULL; i++) argv[n++] = loop_c_flags[i];
+    argv[n++] = object_is_cuda() ? "c++" : cc != NULL ? cc : named != NULL ? named : "cc";
+    for (int i = 0; !object_is_cuda() && loop_c_flags[i] != NULL; i++) argv[n++] = loop_c_flags[i];
+    for (int i = 0; object_is_cuda() && cuda_flags[i] != NULL; i++) argv[n++] = cuda_flags[i];
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) argv[n++] = rest[i];
     if (getenv("INFINIC_TEST_CFLAG") != NULL) argv[n++] = getenv("INFINIC_TEST_CFLAG");
     argv[n] = NULL;
@@ -133,7 +203,7 @@ static void set_hook(const Object *o, const char *name, void *fn) {
 void object_build(Object *o, const char *cc, const char *march) {
     char dir[] = "/tmp/infinic-object-XXXXXX";
     if (mkdtemp(dir) == NULL) die("mkdtemp");
-    const char *source = arena_printf(&o->arena, "%s/k.c", dir);
+    const char *source = arena_printf(&o->arena, "%s/k.%s", dir, object_is_cuda() ? "cc" : "c");
     const char *object = arena_printf(&o->arena, "%s/k.so", dir);
     FILE *out = fopen(source, "w");
     if (out == NULL) die(source);
@@ -144,8 +214,14 @@ void object_build(Object *o, const char *cc, const char *march) {
     o->library = dlopen(object, RTLD_NOW);
     if (o->library == NULL) die(dlerror());
     o->table = dlsym(o->library, "kernel_table");
-    set_hook(o, "hook_random4", (void *)(uintptr_t)inf_random4);
-    set_hook(o, "hook_sgemm", (void *)(uintptr_t)inf_sgemm);
+    if (object_is_cuda()) {
+        set_hook(o, "hook_barrier", (void *)(uintptr_t)cuda_emulate_barrier);
+        set_hook(o, "hook_launch", (void *)(uintptr_t)cuda_emulate_launch);
+        set_hook(o, "hook_index", cuda_emulate_index);
+    } else {
+        set_hook(o, "hook_random4", (void *)(uintptr_t)inf_random4);
+        set_hook(o, "hook_sgemm", (void *)(uintptr_t)inf_sgemm);
+    }
     if (getenv("INFINIC_KEEP") != NULL) return;
     unlink(source);
     unlink(object);

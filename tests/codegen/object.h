@@ -24,6 +24,11 @@ uint32_t object_add(Object *o, const char *name, const char *text);
 uint32_t object_add_loop(Object *o, const LoopKernel *k);
 uint32_t object_count(const Object *o);
 
+/* INFINIC_TEST_TARGET=cuda: kernels are lowered and printed for CUDA, compiled as C++ and run by
+ * cuda_emulate.c. */
+bool object_is_cuda(void);
+uint32_t object_add_cuda(Object *o, const char *name, const char *text, int64_t grid, int block);
+
 /* Compiles and loads all kernels; ends the program with the compiler's words when that fails.
  *   cc      NULL: the system's
  *   march   NULL: native */

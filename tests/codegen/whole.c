@@ -35,6 +35,7 @@ Whole *whole_new(const WholeCase *c, WholeVariant v, Object *o) {
     diag_init(&w->diag, &w->arena, &w->sources, stderr);
     w->m = module_new(&w->arena, &w->sources, &w->diag);
     whole_make(c, w->m);
+    w->m->target = object_is_cuda() ? TARGET_cuda : TARGET_c;
     PassOptions options = {.no_fuse = v.no_fuse, .no_reuse = v.no_reuse};
     PassContext ctx = {.mod = w->m, .scratch = &scratch, .options = &options};
     if (!passes_run(&ctx)) {
@@ -48,7 +49,9 @@ Whole *whole_new(const WholeCase *c, WholeVariant v, Object *o) {
     w->number = ARENA_ARRAY(&w->arena, uint32_t, w->program->kernels.n);
     for (uint32_t i = 0; i < w->program->kernels.n; i++) {
         const KernelRow *row = &w->program->kernels.data[i];
-        w->number[i] = object_add(o, row->name, row->text);
+        w->number[i] = object_is_cuda()
+                           ? object_add_cuda(o, row->name, row->text, row->grid, row->block)
+                           : object_add(o, row->name, row->text);
     }
     return w;
 }
@@ -67,7 +70,9 @@ static void link_kernels(Whole *w, const Object *o) {
     for (uint32_t i = 0; i < w->plan.nkernel; i++) {
         w->kernel[i] = w->plan.kernel[i];
         w->kernel[i].fn = object_kernel(o, w->number[i]);
+        w->kernel[i].kind = PLAN_KERNEL_c; /* emulated kernels are called like C ones */
     }
+    w->plan.target = "cpu";
     w->plan.kernel = w->kernel;
 }
 

@@ -1,0 +1,154 @@
+/* cuda_emulate.c - see cuda_emulate.h. */
+#include "tests/codegen/cuda_emulate.h"
+
+#include <setjmp.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+const char cuda_emulate_text[] =
+    "typedef __SIZE_TYPE__ size_t;\n"
+    "struct emu_index { unsigned x; };\n"
+    "extern \"C\" {\n"
+    "void (*hook_barrier)(int);\n"
+    "void (*hook_launch)(void (*)(void *const *, const void *), void *const *, const void *, "
+    "unsigned,\n"
+    "                    unsigned, int);\n"
+    "emu_index *hook_index;\n"
+    "}\n"
+    "#define blockIdx hook_index[0]\n#define threadIdx hook_index[1]\n#define blockDim "
+    "hook_index[2]\n"
+    "#define __device__\n#define __global__\n#define __shared__ static\n"
+    "#define __forceinline__ inline __attribute__((always_inline))\n"
+    "#define __launch_bounds__(n)\n#define __align__(n) __attribute__((aligned(n)))\n"
+    "#define __syncthreads() hook_barrier(__LINE__)\n#define __threadfence()\n"
+    "static unsigned emu_slot[1024];\n"
+    "template <class T> static T emu_exchange(T v, int m, int line) {\n"
+    "    __builtin_memcpy(&emu_slot[threadIdx.x], &v, 4);\n    hook_barrier(line);\n"
+    "    __builtin_memcpy(&v, &emu_slot[threadIdx.x ^ m], 4);\n    hook_barrier(-line);\n"
+    "    return v;\n}\n"
+    "#define __shfl_xor_sync(mask, v, m) emu_exchange(v, m, __LINE__)\n"
+    "template <class T> static T emu_load(const T *p) { return *p; }\n"
+    "#define __ldcg(p) emu_load(p)\n"
+    "static unsigned atomicInc(unsigned *p, unsigned most) {\n"
+    "    unsigned was = *p;\n    *p = was >= most ? 0 : was + 1;\n    return was;\n}\n"
+    "static inline float __uint_as_float(unsigned u) { float x; __builtin_memcpy(&x, &u, 4); "
+    "return x; }\n"
+    "static inline unsigned __float_as_uint(float x) { unsigned u; __builtin_memcpy(&u, &x, 4); "
+    "return u; }\n"
+    "static inline float fabsf(float x) { return __builtin_fabsf(x); }\n"
+    "static inline float copysignf(float x, float y) { return __builtin_copysignf(x, y); }\n"
+    "static inline float __fsqrt_rn(float x) { return __builtin_sqrtf(x); }\n"
+    "static inline float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }\n"
+    "static inline float sinf(float x) { return __builtin_sinf(x); }\n"
+    "static inline float cosf(float x) { return __builtin_cosf(x); }\n"
+    "static inline float powf(float x, float y) { return __builtin_powf(x, y); }\n"
+    "static inline float floorf(float x) { return __builtin_floorf(x); }\n"
+    "static inline double pow(double x, double y) { return __builtin_pow(x, y); }\n"
+    "struct float4 { float x, y, z, w; } __attribute__((aligned(16)));\n"
+    "struct int4 { int x, y, z, w; } __attribute__((aligned(16)));\n"
+    "struct uchar4 { unsigned char x, y, z, w; } __attribute__((aligned(4)));\n"
+    "static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; "
+    "}\n"
+    "static inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }\n"
+    "static inline uchar4 make_uchar4(unsigned char x, unsigned char y, unsigned char z,\n"
+    "                                 unsigned char w) { return {x, y, z, w}; }\n";
+
+enum { THREADS_MAX = 1024, STACK_BYTES = 1 << 16 };
+
+typedef struct Fiber {
+    ucontext_t start;
+    jmp_buf at;
+    bool started, done;
+    int line; /* of the barrier it waits at */
+    char *stack;
+} Fiber;
+
+CudaIndex cuda_emulate_index[3];
+
+static Fiber fiber[THREADS_MAX];
+static jmp_buf scheduler;
+static ucontext_t home;
+static uint32_t now;
+static bool alone; /* threads run one after another: nobody may wait */
+
+static struct {
+    void (*thread)(void *const *arg, const void *env);
+    void *const *arg;
+    const void *env;
+} job;
+
+static void die(const char *what) {
+    fprintf(stderr, "emulated kernel: %s\n", what);
+    abort();
+}
+
+void cuda_emulate_barrier(int line) {
+    if (alone) die("a barrier in a kernel that has none");
+    fiber[now].line = line;
+    if (_setjmp(fiber[now].at) == 0) _longjmp(scheduler, 1);
+    cuda_emulate_index[1].x = now;
+}
+
+static void enter(void) {
+    job.thread(job.arg, job.env);
+    fiber[now].done = true;
+    _longjmp(scheduler, 1);
+}
+
+/* Runs thread `i` until it waits or ends. */
+static void resume(uint32_t i) {
+    now = i;
+    cuda_emulate_index[1].x = i;
+    if (_setjmp(scheduler) != 0) return;
+    Fiber *f = &fiber[i];
+    if (f->started) _longjmp(f->at, 1);
+    f->started = true;
+    if (f->stack == NULL) f->stack = malloc(STACK_BYTES);
+    if (f->stack == NULL || getcontext(&f->start) != 0) die("no memory for threads");
+    f->start.uc_stack.ss_sp = f->stack;
+    f->start.uc_stack.ss_size = STACK_BYTES;
+    f->start.uc_link = &home;
+    makecontext(&f->start, enter, 0);
+    setcontext(&f->start);
+}
+
+static void run_block(uint32_t block) {
+    for (uint32_t i = 0; i < block; i++) fiber[i].started = fiber[i].done = false;
+    for (bool done = false; !done;) {
+        for (uint32_t i = 0; i < block; i++) resume(i);
+        done = fiber[0].done;
+        for (uint32_t i = 1; i < block; i++)
+            if (fiber[i].done != done || (!done && fiber[i].line != fiber[0].line))
+                die("threads of a block are at different barriers");
+    }
+}
+
+static void run_alone(uint32_t block) {
+    for (uint32_t i = 0; i < block; i++) {
+        cuda_emulate_index[1].x = i;
+        job.thread(job.arg, job.env);
+    }
+}
+
+void cuda_emulate_launch(void (*thread)(void *const *arg, const void *env), void *const *arg,
+                         const InfEnv *env, uint32_t grid, uint32_t block, int meets) {
+    InfDeviceMoment moment = {.seed = env->seed, .step = (uint64_t)env->step};
+    InfDeviceEnv device = {.moment = &moment, .microbatch = (int32_t)env->microbatch};
+    for (int i = 0; i < PLAN_REPEAT_DEPTH_MAX; i++) device.iter[i] = (int32_t)env->iter[i];
+    if (block > THREADS_MAX || block % 32 != 0) die("so many threads do not fit into a block");
+    job.thread = thread;
+    job.arg = arg;
+    job.env = &device;
+    alone = !meets;
+    cuda_emulate_index[2].x = block;
+    for (uint32_t i = 0; i < grid; i++) {
+        cuda_emulate_index[0].x = env->threads > 1 ? grid - 1 - i : i;
+        if (alone)
+            run_alone(block);
+        else
+            run_block(block);
+    }
+}
