@@ -92,9 +92,9 @@ static InfCode fail_unfit(InfError *e, const InfCuda *c, const Plan *plan) {
         snprintf(held + at, sizeof held - at, "%s%s", i ? ", " : "", plan->image[i].arch);
     }
     return inf_fail(e, INF_IO,
-                    "the device is an %s (sm_%d%d); this file holds code for %s\n"
+                    "this file holds no code for the device, %s (sm_%d%d): it holds code for %s\n"
                     "  = hint: build it for this device: infinic --target=cuda --arch=sm_%d%d %s",
-                    c->name, c->major, c->minor, held[0] ? held : "no device", c->major, c->minor,
+                    c->name, c->major, c->minor, held[0] ? held : "none", c->major, c->minor,
                     plan->file);
 }
 
