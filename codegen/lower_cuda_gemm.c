@@ -10,6 +10,8 @@
 
 #include "codegen/lower_space.h"
 
+enum { PARTS_STEP = 16 /* elements of parts that a thread loads at once */ };
+
 typedef struct Side {
     GemmPlaceFn *place;
     bool along_k;
@@ -177,28 +179,52 @@ static void multiply(Tile *w) {
 
 /* --- storing --- */
 
-/* Opens the elements of the thread's tile that exist; `at` is the number of the sum. */
-static void open_sums(Tile *w, LoopIdx *i, LoopIdx *j, LoopIdx *at) {
+/* One side's elements of the thread's tile, group by group; lanes are neighbours. */
+typedef struct Strip {
+    LoopIdx at;    /* number in the thread's tile */
+    LoopIdx place; /* row or column of the product, known to exist */
+} Strip;
+
+/* Opens the groups of one side; the guard that they exist too where whole groups do or do not. */
+static LoopIdx open_groups(Tile *w, const Side *s, int64_t n, LoopIdx thread, LoopIdx *number) {
     LoopKernel *k = w->t->k;
+    int64_t group = n < 4 ? n : 4;
+    *number = loop_idx_axis(k, loop_open(k, LOOP_unroll, n / group, LOOP_NO_BOUND));
+    LoopIdx first = loop_idx_scale(k, *number, s->wide / n * group);
+    first = loop_idx_add(k, first, loop_idx_scale(k, thread, group));
+    first = loop_idx_add(k, s->origin, first);
+    *number = loop_idx_scale(k, *number, group);
+    if (s->limit % group) return first;
+    LoopIdx unit = lower_cuda_open_below(k, loop_idx_div(k, first, group), s->limit / group);
+    return loop_idx_scale(k, loop_name(k, unit, s->limit / group), group);
+}
+
+/* Opens the elements of a group. */
+static Strip open_lanes(Tile *w, const Side *s, int64_t n, LoopIdx first, LoopIdx number) {
+    LoopKernel *k = w->t->k;
+    int64_t group = n < 4 ? n : 4;
+    LoopIdx lane = loop_idx_axis(k, loop_open(k, LOOP_vector, group, LOOP_NO_BOUND));
+    Strip span = {.at = loop_idx_add(k, number, lane), .place = loop_idx_add(k, first, lane)};
+    if (s->limit % group) span.place = lower_cuda_open_below(k, span.place, s->limit);
+    return span;
+}
+
+/* Opens the elements of the thread's tile that exist, neighbours in memory innermost; `at` is the
+ * number of the sum. */
+static void open_sums(Tile *w, LoopIdx *i, LoopIdx *j, LoopIdx *at) {
     const CudaTiles *s = &w->t->s;
-    LoopIdx r, c;
-    if (w->t->rows_first) {
-        c = loop_idx_axis(k, loop_open(k, LOOP_unroll, s->col, LOOP_NO_BOUND));
-        r = loop_idx_axis(k, loop_open(k, LOOP_unroll, s->row, LOOP_NO_BOUND));
-    } else {
-        r = loop_idx_axis(k, loop_open(k, LOOP_unroll, s->row, LOOP_NO_BOUND));
-        c = loop_idx_axis(k, loop_open(k, LOOP_unroll, s->col, LOOP_NO_BOUND));
-    }
-    *at = loop_idx_add(k, loop_idx_scale(k, r, s->col), c);
-    LoopIdx row = loop_idx_add(k, w->a.origin, spread(k, w->row, r, s->row, s->rows));
-    LoopIdx col = loop_idx_add(k, w->b.origin, spread(k, w->col, c, s->col, s->cols));
-    LoopVal inside = {0};
-    if (loop_idx_info(k, row)->high >= s->m) inside = loop_range(k, row, 0, s->m);
-    if (loop_idx_info(k, col)->high >= s->n)
-        inside = lower_both(k, inside, loop_range(k, col, 0, s->n));
-    if (inside.id) loop_open_if(k, inside);
-    *i = loop_name(k, row, s->m);
-    *j = loop_name(k, col, s->n);
+    bool rows = w->t->rows_first;
+    const Side *outer = rows ? &w->b : &w->a, *inner = rows ? &w->a : &w->b;
+    int64_t n_outer = rows ? s->col : s->row, n_inner = rows ? s->row : s->col;
+    LoopIdx outer_number, inner_number;
+    LoopIdx outer_first = open_groups(w, outer, n_outer, rows ? w->col : w->row, &outer_number);
+    LoopIdx inner_first = open_groups(w, inner, n_inner, rows ? w->row : w->col, &inner_number);
+    Strip x = open_lanes(w, outer, n_outer, outer_first, outer_number);
+    Strip y = open_lanes(w, inner, n_inner, inner_first, inner_number);
+    *i = rows ? y.place : x.place;
+    *j = rows ? x.place : y.place;
+    LoopIdx row = rows ? y.at : x.at, col = rows ? x.at : y.at;
+    *at = loop_idx_add(w->t->k, loop_idx_scale(w->t->k, row, s->col), col);
 }
 
 static void store_results(Tile *w) {
@@ -225,23 +251,38 @@ static LoopIdx work_at(Tile *w, LoopIdx part, LoopIdx i, LoopIdx j) {
     return lower_offset(k, &t, index);
 }
 
+/* Adds parts [0, n) from `begin` on to the sums, several loads under way. */
+static void add_parts(Tile *w, LoopIdx begin, int64_t n) {
+    LoopKernel *k = w->t->k;
+    LoopIdx i, j, at;
+    int depth = k->depth;
+    LoopIdx part = loop_idx_axis(k, loop_open(k, LOOP_unroll, n, LOOP_NO_BOUND));
+    part = loop_idx_add(k, begin, part);
+    open_sums(w, &i, &j, &at);
+    LoopVal was = loop_load(k, w->sum, at);
+    LoopVal v = loop_load(k, w->t->b->workspace, work_at(w, part, i, j));
+    loop_store(k, w->sum, at, loop_op2(k, OP_add, was, v));
+    lower_space_close(k, depth);
+}
+
 /* Parts go to the workspace; the last block of the tile adds them, in order. */
 static void join_parts(Tile *w, LoopIdx tile, int64_t tiles) {
     LoopKernel *k = w->t->k;
     LoopIdx i, j, at;
     int depth = k->depth;
+    int64_t parts = w->t->s.parts, each = w->t->s.row * w->t->s.col;
+    int64_t step = each >= PARTS_STEP ? 1 : PARTS_STEP / each, full = parts / step;
     open_sums(w, &i, &j, &at);
     loop_store(k, w->t->b->workspace, work_at(w, w->part, i, j), loop_load(k, w->sum, at));
     lower_space_close(k, depth);
-    loop_open_if(k, loop_last(k, tile, tiles, w->t->s.parts));
-    int open = k->depth;
+    loop_open_if(k, loop_last(k, tile, tiles, parts));
     clear_sums(w);
-    open_sums(w, &i, &j, &at);
-    LoopIdx part = loop_idx_axis(k, loop_open(k, LOOP_reduce, w->t->s.parts, LOOP_NO_BOUND));
-    LoopVal was = loop_load(k, w->sum, at);
-    LoopVal v = loop_load(k, w->t->b->workspace, work_at(w, part, i, j));
-    loop_store(k, w->sum, at, loop_op2(k, OP_add, was, v));
-    lower_space_close(k, open);
+    if (full > 0) {
+        LoopIdx begin = loop_idx_axis(k, loop_open(k, LOOP_reduce, full, LOOP_NO_BOUND));
+        add_parts(w, loop_idx_scale(k, begin, step), step);
+        loop_close(k);
+    }
+    if (parts % step) add_parts(w, loop_idx(k, full * step), parts % step);
 }
 
 void lower_cuda_gemm(CudaGemm *t) {

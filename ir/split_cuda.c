@@ -98,7 +98,9 @@ static int64_t reduce_workspace(const Graph *body, const Node *first) {
 enum {
     THIN = 32,                  /* rows or columns of a product that the library does badly */
     LIBRARY_WORK_MIN = 1 << 27, /* multiply-adds */
-    PART_DEPTH_MIN = 128        /* places of k that are worth a part of their own */
+    STAGED = 1024,              /* elements of an operand in shared memory */
+    DEPTH_MIN = 16,
+    PART_DEPTH_MIN = 128 /* places of k that are worth a part of their own */
 };
 
 static CudaTiles sizes_matmul(const Graph *body, const Node *n) {
@@ -152,7 +154,10 @@ CudaTiles split_cuda_tiles(const Graph *body, const Node *anchor) {
     CudaTiles s = conv ? sizes_conv(body, anchor) : sizes_matmul(body, anchor);
     choose_tile(&s, true);
     share_tile(&s);
-    s.depth = s.k > 8 ? 16 : 8;
+    /* Small tiles take more of k at once, so that each thread still has loads under way. */
+    s.depth = STAGED / (s.rows > s.cols ? s.rows : s.cols);
+    if (s.depth < DEPTH_MIN) s.depth = DEPTH_MIN;
+    while (s.depth > 8 && s.depth >= 2 * s.k) s.depth /= 2;
     int64_t blocks = s.batch * ceil_div(s.m, s.rows) * ceil_div(s.n, s.cols);
     int64_t parts = blocks > 0 ? ceil_div(BLOCKS_MIN, blocks) : 1;
     if (blocks >= BLOCKS_MIN / 2) parts = 1;
