@@ -75,8 +75,8 @@ bool object_is_cuda(void) {
 
 uint32_t object_add_cuda(Object *o, const char *name, const char *text, int64_t grid, int block) {
     Arena scratch = {0}; /* equal texts may run on grids of different sizes */
-    uint32_t number = object_add(
-        o, name, arena_printf(&scratch, "/* %lld blocks */\n%s", (long long)grid, text));
+    uint32_t number =
+        object_add(o, name, arena_printf(&scratch, "/* %lld blocks */\n%s", (long long)grid, text));
     arena_free(&scratch);
     o->entry.data[number].grid = (uint32_t)grid;
     o->entry.data[number].block = block ? (uint32_t)block : 32;
@@ -120,8 +120,8 @@ static void print_cuda_kernel(const Entry *e, uint32_t number, FILE *out) {
         at = strchr(at, ',') + 1;
         at += strspn(at, " \n");
     }
-    bool meets = has(e->text, "__syncthreads") || has(e->text, "INF_FOLD_") ||
-                 has(e->text, "inf_last");
+    bool meets =
+        has(e->text, "__syncthreads") || has(e->text, "INF_FOLD_") || has(e->text, "inf_last");
     fprintf(out,
             "*(const InfDeviceEnv *)env);\n}\n"
             "static void host(void *const *arg, const void *env) {\n"
@@ -137,11 +137,11 @@ static void print_unit(Object *o, FILE *out) {
         fputs("#undef INF_KERNEL\n#define INF_KERNEL(threads) static void\n", out);
     } else {
         fputs("#include \"runtime/plan.h\"\n"
-          "void (*hook_random4)(const InfEnv *, uint32_t, uint32_t, uint64_t, uint32_t *);\n"
-          "void (*hook_sgemm)(int, int, int64_t, int64_t, int64_t, const float *, int64_t,\n"
-          "                   const float *, int64_t, float *, int64_t, int);\n"
-          "#define inf_random4 hook_random4\n#define inf_sgemm hook_sgemm\n",
-          out);
+              "void (*hook_random4)(const InfEnv *, uint32_t, uint32_t, uint64_t, uint32_t *);\n"
+              "void (*hook_sgemm)(int, int, int64_t, int64_t, int64_t, const float *, int64_t,\n"
+              "                   const float *, int64_t, float *, int64_t, int);\n"
+              "#define inf_random4 hook_random4\n#define inf_sgemm hook_sgemm\n",
+              out);
         loop_print_c_prelude(out);
     }
     for (uint32_t i = 0; i < o->entry.n; i++) {
@@ -201,7 +201,8 @@ static void set_hook(const Object *o, const char *name, void *fn) {
 }
 
 void object_build(Object *o, const char *cc, const char *march) {
-    char dir[] = "/tmp/infinic-object-XXXXXX";
+    const char *base = getenv("TMPDIR");
+    char *dir = arena_printf(&o->arena, "%s/infinic-object-XXXXXX", base != NULL ? base : "/tmp");
     if (mkdtemp(dir) == NULL) die("mkdtemp");
     const char *source = arena_printf(&o->arena, "%s/k.%s", dir, object_is_cuda() ? "cc" : "c");
     const char *object = arena_printf(&o->arena, "%s/k.so", dir);

@@ -15,18 +15,21 @@
 
 WholeCase whole_case(uint64_t seed) {
     static const OptimizerKind kinds[] = {OPTIM_sgd, OPTIM_adam, OPTIM_adamw};
-    bool large = seed % 3 == 1;
+    bool large = seed % 3 == 1, huge = seed % 12 == 1;
     WholeCase c = {.microbatches = seed % 4 == 0 ? 1 : 2 + (int64_t)(seed % 2),
                    .clip = seed % 5 == 0 ? 0.25 : 0};
     c.rand = (RandOptions){.seed = seed,
-                           .nodes = 4 + (int)(seed % (large ? 13 : 23)),
+                           .nodes = 4 + (int)(seed % (huge    ? 7
+                                                      : large ? 13
+                                                              : 23)),
                            .composites = seed % 4 != 0,
-                           .windows = seed % 3 != 0,
+                           .windows = seed % 3 != 0 && !huge,
                            .repeats = seed % 5 < 3,
                            .random = seed % 4 == 3,
                            .dropout = seed % 4 == 3,
                            .outputs = true,
                            .large = large,
+                           .huge = huge,
                            .pads = true};
     c.optimizer = (Optimizer){.kind = kinds[seed % 3],
                               .lr = 0.01,

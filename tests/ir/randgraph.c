@@ -43,7 +43,8 @@ static int64_t elems_of(const RandGen *r, Val v) {
 
 void rand_keep_input(RandGen *r, Val v, double bound) {
     int64_t n = elems_of(r, v);
-    if (n < 1 || n > (r->o->large ? RAND_ELEMS_LARGE : RAND_ELEMS_MAX)) return;
+    int64_t most = r->o->huge ? RAND_ELEMS_HUGE : r->o->large ? RAND_ELEMS_LARGE : RAND_ELEMS_MAX;
+    if (n < 1 || n > most) return;
     set_bound(r, v, bound);
     switch (val_info(r->b.g, v)->dtype) {
     case DT_f32: vec_push(r->arena, &r->floats, v); break;
@@ -196,6 +197,7 @@ static void add_weight(RandGen *r, int ndim, const int64_t *dim) {
 
 /* An extent in [low, low + n); large graphs have some that are much longer. */
 static int64_t some_dim(RandGen *r, int64_t low, uint32_t n, uint32_t large) {
+    if (r->o->huge) large *= 12;
     if (r->o->large && rand_chance(r, 60)) return low + rand_below(r, large);
     return low + rand_below(r, n);
 }
@@ -204,7 +206,8 @@ static int64_t small_dim(RandGen *r) { return some_dim(r, 2, 3, 20); }
 
 /* Inputs whose shapes fit each other often. */
 static void add_inputs(RandGen *r) {
-    int64_t batch = some_dim(r, 1, 4, 40), d = some_dim(r, 3, 3, 48), e = small_dim(r);
+    int64_t batch = some_dim(r, 1, 4, 40), d = some_dim(r, 3, 3, r->o->huge ? 96 : 48),
+            e = small_dim(r);
     int64_t c = some_dim(r, 1, 3, 24), side = some_dim(r, 4, 3, 9), k = 1 + rand_below(r, 3);
     add_data(r, 0, DT_f32, 2, (int64_t[]){batch, d});
     add_data(r, 1, DT_i32, 1, (int64_t[]){batch});

@@ -22,6 +22,7 @@ typedef struct RandOptions {
     bool smooth;  /* no kinks and jumps: for finite differences */
     bool outputs; /* besides the loss up to four values as ROLE_output */
     bool large;   /* extents beyond the 16 lanes of a vector, values up to 6,000 elements */
+    bool huge;    /* with `large`: sums cut into parts, products split along their inner axis */
     bool pads;    /* some targets of cross_entropy are the padding that is never counted */
 } RandOptions;
 

@@ -16,7 +16,7 @@ typedef struct RandGen {
     int depth;         /* enclosing repeats */
 } RandGen;
 
-enum { RAND_ELEMS_MAX = 400, RAND_ELEMS_LARGE = 6000 };
+enum { RAND_ELEMS_MAX = 400, RAND_ELEMS_LARGE = 6000, RAND_ELEMS_HUGE = 250000 };
 
 uint32_t rand_below(RandGen *r, uint32_t n);
 bool rand_chance(RandGen *r, uint32_t percent);
