@@ -81,15 +81,21 @@ void loop_close(LoopKernel *k) {
     block_add(k, &k->block[k->depth], s);
 }
 
-LoopIdx loop_let(LoopKernel *k, LoopIdx value, int64_t extent) {
+/* The axis that an index is; NULL when it is anything else. */
+static const LoopAxisInfo *plain_axis(const LoopKernel *k, LoopIdx value) {
     const LoopIdxInfo *info = loop_idx_info(k, value);
     bool plain = info->nterm == 1 && info->constant == 0 && info->term[0].kind == LOOP_TERM_axis &&
                  info->term[0].scale == 1;
-    return plain ? value : loop_name(k, value, extent);
+    return plain ? &k->axis.data[info->term[0].id] : NULL;
+}
+
+LoopIdx loop_let(LoopKernel *k, LoopIdx value, int64_t extent) {
+    return plain_axis(k, value) ? value : loop_name(k, value, extent);
 }
 
 LoopIdx loop_name(LoopKernel *k, LoopIdx value, int64_t extent) {
-    if (loop_idx_info(k, value)->nterm == 0) return value;
+    const LoopAxisInfo *plain = plain_axis(k, value);
+    if (loop_idx_info(k, value)->nterm == 0 || (plain && plain->extent <= extent)) return value;
     LoopStmt *s = stmt_add(k, LOOP_STMT_let);
     s->axis = (LoopAxis){k->axis.n};
     LoopAxisInfo axis = {.kind = LOOP_let, .extent = extent, .begin = value, .depth = k->at};

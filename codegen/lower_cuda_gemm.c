@@ -10,7 +10,7 @@
 
 #include "codegen/lower_space.h"
 
-enum { PARTS_STEP = 16 /* elements of parts that a thread loads at once */ };
+enum { PARTS_STEP = 32 /* elements of parts that a thread loads at once */ };
 
 typedef struct Side {
     GemmPlaceFn *place;

@@ -282,6 +282,10 @@ static void print_vector(Printer *p, const LoopStmt *s) {
 static void print_loop(Printer *p, const LoopStmt *s) {
     const LoopAxisInfo *a = &p->k->axis.data[s->axis.id];
     bool fixed = a->kind == LOOP_grid || a->kind == LOOP_thread;
+    if (a->extent == 1 && !a->begin.id && !a->bound.id && !fixed) {
+        print_block(p, &s->body); /* nothing mentions the axis */
+        return;
+    }
     if (a->kind == LOOP_vector) {
         print_vector(p, s);
         return;

@@ -65,9 +65,9 @@ bool print_known_index(const Printer *p, LoopIdx index, int64_t *value) {
 static void print_quotient(Printer *p, const LoopTerm *t, bool narrow) {
     const char operation = t->kind == LOOP_TERM_div ? '/' : '%';
     bool cheap = narrow && p->words->short_axes; /* unsigned division is shorter */
-    fputs(cheap ? "(int32_t)((uint32_t)(" : "(", p->out);
+    fputs(cheap ? "(int32_t)((uint32_t)(" : "((", p->out);
     print_index(p, (LoopIdx){t->id}, narrow);
-    fprintf(p->out, ") %c %" PRId64 "%s", operation, t->by, cheap ? "u)" : "");
+    fprintf(p->out, ") %c %" PRId64 "%s)", operation, t->by, cheap ? "u" : "");
 }
 
 static void print_term(Printer *p, const LoopTerm *t, bool narrow) {
@@ -97,12 +97,9 @@ void print_index(Printer *p, LoopIdx index, bool narrow) {
             constant += x * t->scale;
             continue;
         }
-        bool quotient = t->kind == LOOP_TERM_div || t->kind == LOOP_TERM_mod;
         fputs(t->scale < 0 ? (first ? "-" : " - ") : first ? "" : " + ", p->out);
         int64_t scale = t->scale < 0 ? -t->scale : t->scale;
-        if (quotient) fputc('(', p->out);
         print_term(p, t, narrow);
-        if (quotient) fputc(')', p->out);
         if (scale != 1) fprintf(p->out, " * %" PRId64, scale);
         first = false;
     }

@@ -100,6 +100,7 @@ enum {
     LIBRARY_WORK_MIN = 1 << 27, /* multiply-adds */
     STAGED = 1024,              /* elements of an operand in shared memory */
     DEPTH_MIN = 16,
+    PARTS_MAX = 64,
     PART_DEPTH_MIN = 128 /* places of k that are worth a part of their own */
 };
 
@@ -134,7 +135,7 @@ static void share_tile(CudaTiles *s) {
 }
 
 /* The largest tile of which there are enough, not much wider than the product. */
-static void choose_tile(CudaTiles *s, bool cut) {
+static void choose_tile(CudaTiles *s) {
     static const int64_t tile[][2] = {{128, 128}, {128, 64}, {64, 64},
                                       {64, 32},   {32, 32},  {16, 16}};
     int count = (int)(sizeof tile / sizeof tile[0]);
@@ -144,7 +145,7 @@ static void choose_tile(CudaTiles *s, bool cut) {
         if (s->rows < 16) s->rows = 16;
         if (s->cols < 16) s->cols = 16;
         int64_t blocks = s->batch * ceil_div(s->m, s->rows) * ceil_div(s->n, s->cols);
-        int64_t parts = cut ? ceil_div(s->k, PART_DEPTH_MIN) : 1;
+        int64_t parts = min64(ceil_div(s->k, PART_DEPTH_MIN), PARTS_MAX);
         if (blocks * parts >= BLOCKS_MIN) break;
     }
 }
@@ -152,7 +153,7 @@ static void choose_tile(CudaTiles *s, bool cut) {
 CudaTiles split_cuda_tiles(const Graph *body, const Node *anchor) {
     bool conv = op_kind(anchor->op) == KIND_conv;
     CudaTiles s = conv ? sizes_conv(body, anchor) : sizes_matmul(body, anchor);
-    choose_tile(&s, true);
+    choose_tile(&s);
     share_tile(&s);
     /* Small tiles take more of k at once, so that each thread still has loads under way. */
     s.depth = STAGED / (s.rows > s.cols ? s.rows : s.cols);
@@ -161,7 +162,7 @@ CudaTiles split_cuda_tiles(const Graph *body, const Node *anchor) {
     int64_t blocks = s.batch * ceil_div(s.m, s.rows) * ceil_div(s.n, s.cols);
     int64_t parts = blocks > 0 ? ceil_div(BLOCKS_MIN, blocks) : 1;
     if (blocks >= BLOCKS_MIN / 2) parts = 1;
-    parts = min64(parts, ceil_div(s.k, PART_DEPTH_MIN));
+    parts = min64(min64(parts, PARTS_MAX), ceil_div(s.k, PART_DEPTH_MIN));
     if (parts < 1) parts = 1;
     s.part = ceil_div(ceil_div(s.k, parts), s.depth) * s.depth;
     if (s.part < s.depth) s.part = s.depth;
