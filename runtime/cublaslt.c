@@ -76,10 +76,11 @@ InfCode inf_lt_open(InfError *e, const Plan *plan, InfLt **out) {
 #define SYM(member, symbol, arguments) {#symbol, &lt->call.member},
 #include "runtime/cublaslt_syms.def"
     };
-    TRY(inf_library_open(e, library_names, "cuBLASLt, CUDA's matrix library,",
-                         "install it (Debian, Ubuntu: NVIDIA's package libcublas-13-0), or set "
-                         "CUDA_HOME to a CUDA toolkit",
-                         symbols, (int)(sizeof symbols / sizeof *symbols), &lt->library));
+    const InfLibrary library = {library_names, true, "cuBLASLt, CUDA's matrix library,",
+                                "install it (Debian, Ubuntu: NVIDIA's package libcublas-13-0), or "
+                                "set CUDA_HOME to a CUDA toolkit"};
+    TRY(inf_library_open(e, &library, symbols, (int)(sizeof symbols / sizeof *symbols),
+                         &lt->library));
     CHECK(open, &lt->handle);
     return INF_OK;
 }

@@ -57,8 +57,8 @@ InfCode inf_cuda_open(InfError *e, InfCuda *c) {
 #define SYM(member, symbol, arguments) {#symbol, &c->call.member},
 #include "runtime/cuda_syms.def"
     };
-    int count = (int)(sizeof symbols / sizeof *symbols);
-    TRY(inf_library_open(e, library_names, "the NVIDIA driver", driver_hint, symbols, count,
+    const InfLibrary driver = {library_names, false, "the NVIDIA driver", driver_hint};
+    TRY(inf_library_open(e, &driver, symbols, (int)(sizeof symbols / sizeof *symbols),
                          &c->library));
     CHECK(c->call.driver_version(&c->version), "cuDriverGetVersion");
     TRY(find_device(e, c));

@@ -22,39 +22,43 @@ static void *open_below(const char *base, const char *name, FILE *tried) {
     return NULL;
 }
 
-static void *open_any(const char *const *names, FILE *tried) {
+static void *open_any(const InfLibrary *which, FILE *tried) {
     const char *const bases[] = {getenv("CUDA_HOME"), getenv("CUDA_PATH"), "/usr/local/cuda"};
-    for (const char *const *name = names; *name; name++) {
+    for (const char *const *name = which->names; *name; name++) {
         void *library = dlopen(*name, RTLD_NOW | RTLD_LOCAL);
         if (library) return library;
-        fprintf(tried, "%s%s", name == names ? "" : ", ", *name);
+        fprintf(tried, "%s%s", name == which->names ? "" : ", ", *name);
     }
-    for (const char *const *name = names; *name; name++)
-        for (size_t i = 0; i < sizeof bases / sizeof *bases; i++) {
-            void *library = open_below(bases[i], *name, tried);
+    for (const char *const *name = which->names; which->toolkit && *name; name++)
+        for (int i = 0; i < 3; i++) {
+            bool seen = false;
+            for (int k = 0; k < i; k++)
+                seen = seen || (bases[i] && bases[k] && strcmp(bases[i], bases[k]) == 0);
+            void *library = seen ? NULL : open_below(bases[i], *name, tried);
             if (library) return library;
         }
     return NULL;
 }
 
-InfCode inf_library_open(InfError *e, const char *const *names, const char *what, const char *hint,
-                         const InfSymbol *symbols, int count, void **out) {
+InfCode inf_library_open(InfError *e, const InfLibrary *which, const InfSymbol *symbols, int count,
+                         void **out) {
     char *tried = NULL;
     size_t length = 0;
     FILE *list = open_memstream(&tried, &length);
     if (!list) return inf_fail(e, INF_IO, "out of memory");
-    void *library = open_any(names, list);
+    void *library = open_any(which, list);
     fclose(list);
     if (!library)
-        inf_fail(e, INF_IO, "%s is missing: looked for %s\n  = hint: %s", what, tried, hint);
+        inf_fail(e, INF_IO, "%s is missing: looked for %s\n  = hint: %s", which->what, tried,
+                 which->hint);
     free(tried);
     if (!library) return INF_IO;
     for (int i = 0; i < count; i++) {
         void *address = dlsym(library, symbols[i].name);
         memcpy(symbols[i].to, &address, sizeof address);
         if (address) continue;
-        inf_fail(e, INF_IO, "%s (%s) is too old: it has no function %s\n  = hint: update it", what,
-                 names[0], symbols[i].name);
+        inf_fail(e, INF_IO, "%s (%s) is too old: it has no function %s\n  = hint: update it",
+                 which->what, which->names[0], symbols[i].name);
         dlclose(library);
         return INF_IO;
     }

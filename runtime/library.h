@@ -11,13 +11,17 @@ typedef struct InfSymbol {
     void *to; /* the function pointer that receives the address */
 } InfSymbol;
 
-/* Opens the first of `names` (NULL at the end) that the loader finds, or that lies in the lib
- * folders of CUDA_HOME, CUDA_PATH or /usr/local/cuda, and looks up `count` symbols in it. A missing
- * library and a missing symbol are INF_IO.
- *   what   "the NVIDIA driver", for the message
- *   hint   what to do when it is missing
+typedef struct InfLibrary {
+    const char *const *names; /* to try in this order; NULL at the end */
+    bool toolkit;             /* also look where CUDA toolkits lie: CUDA_HOME, ... */
+    const char *what;         /* "the NVIDIA driver", for messages */
+    const char *hint;         /* what to do when it is missing */
+} InfLibrary;
+
+/* Opens the first name that is found and looks up `count` symbols in it. A missing library and a
+ * missing symbol are INF_IO.
  *   out    for dlclose */
-InfCode inf_library_open(InfError *e, const char *const *names, const char *what, const char *hint,
-                         const InfSymbol *symbols, int count, void **out);
+InfCode inf_library_open(InfError *e, const InfLibrary *library, const InfSymbol *symbols,
+                         int count, void **out);
 
 #endif

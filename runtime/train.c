@@ -319,7 +319,7 @@ static void summarise(Trainer *t) {
     uint64_t measured = inf_session_measured(&t->s);
     char loss[32];
     fprintf(t->results,
-            "trained %lld steps in %.1f s: loss %s; memory planned %.1f MB, measured %.1f "
+            "trained %lld steps in %.2f s: loss %s; memory planned %.1f MB, measured %.1f "
             "MB",
             (long long)(t->state.step - t->progress.first), seconds,
             inf_float_text(t->last_loss, loss), (double)t->s.planned_bytes / 1e6,

@@ -131,7 +131,8 @@ static void test_no_driver(void **state) {
     Plan plan = cuda_plan();
     Run r = RUN(&plan, "bench");
     assert_int_equal(r.code, 5);
-    assert_non_null(strstr(r.err, "the NVIDIA driver is missing: looked for libcuda.so.1, "));
+    assert_non_null(strstr(r.err, "the NVIDIA driver is missing: looked for libcuda.so.1, "
+                                  "libcuda.so\n"));
     assert_non_null(strstr(r.err, "infinic --target=cpu"));
     run_free(&r);
     r = RUN(&plan, "info");

@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# The CUDA target on a device: gradients and curves against PyTorch's and the CPU's, equal bits in
+# every way to run a step, memory as planned, no bad access. Skipped where no device answers.
+#
+# With PREBUILT=FOLDER the executables are those of cuda_build.sh, made elsewhere: then neither
+# infinic nor the build folder is needed. INFINIC_IMAGES names Fashion-MNIST as IDX files.
+if [ -n "${PREBUILT:-}" ]; then INFINIC=${INFINIC:-none}; fi
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+need_images
+ref=tests/reference
+made=${PREBUILT:-$work/made}
+
+skip() {
+    echo "skipped: $1"
+    exit 77
+}
+
+if [ -z "${PREBUILT:-}" ]; then
+    nvidia-smi -L > /dev/null 2>&1 || skip 'no CUDA device: nvidia-smi finds none'
+    check "everything compiles" env INFINIC="$INFINIC" INFINIC_IMAGES="$images" \
+        bash tests/e2e/cuda_build.sh "$made"
+fi
+"$made/mnist_mlp" bench --steps 1 > "$work/first.log" 2>&1 ||
+    if grep -q 'driver is missing\|no CUDA device' "$work/first.log"; then
+        skip "$(head -n 1 "$work/first.log")"
+    fi
+
+# gradients MODEL FILE: of the first batch, from the reference's weights.
+gradients() {
+    "$made/$1" verify --data "$images" --init "$ref/$2.safetensors" \
+        --ref "$ref/$2.grads.safetensors" --tolerance 1e-5
+}
+
+# curve NAME OUTPUT STEPS OPTION...: trains; metrics, weights and first gradients are kept.
+curve() {
+    local name=$1 output=$2 steps=$3
+    shift 3
+    rm -rf "$work/$output.out"
+    "$made/$name" train --data "$images" --steps "$steps" --quiet --grad-norm --out "$work/$output.out" \
+        --metrics "$work/$output.jsonl" --dump-grads "$work/$output.grads" "$@"
+}
+
+# bits OUTPUT: what must be equal to the last bit: losses and norms as written, weights, gradients.
+bits() {
+    sed -n '/"event": *"\(step\|eval\)"/s/"\(ms\|units_per_s\|mem_peak\)": *[^,}]*,*//gp' "$work/$1.jsonl" |
+        cat - "$work/$1.out/model.safetensors" "$work/$1.grads"
+}
+same() { cmp <(bits "$1") <(bits "$2"); }
+
+for model in mnist_mlp mnist_cnn; do
+    for how in "" .nofuse .8x8; do
+        check "$model$how: gradients of the first batch within 1e-5" gradients $model$how $model
+    done
+    check "$model trains an epoch" curve $model $model 937 --init $ref/$model.safetensors --no-shuffle
+    check "$model trains again" curve $model $model.again 937 --init $ref/$model.safetensors --no-shuffle
+    check "$model: the same bits again" same $model $model.again
+    check "$model trains 100 steps" curve $model $model.graph 100
+    for flag in --no-graph --stream --threads=1; do
+        check "$model trains with $flag" curve $model $model.flag 100 $flag
+        check "$model: $flag, same bits" same $model.graph $model.flag
+    done
+    check "$model.nofuse trains" curve $model.nofuse $model.nofuse 100
+    check "$model: --no-fuse, same bits" same $model.graph $model.nofuse
+done
+check "mnist_mlp: loss within 2e-6 over 200 steps" within $ref/mnist_mlp.loss.txt "$work/mnist_mlp.jsonl" 200 2e-6
+check "mnist_cnn: loss within 5e-6 over 10 steps" within $ref/mnist_cnn.loss.txt "$work/mnist_cnn.jsonl" 10 5e-6
+check "mnist_cnn: loss within 3e-3 over 200 steps" within $ref/mnist_cnn.loss.txt "$work/mnist_cnn.jsonl" 200 3e-3
+check "mnist_cnn from PTX or an older cubin: gradients" gradients mnist_cnn.80 mnist_cnn
+
+accuracy() {
+    sed -n '/"event": *"eval"/s/.*"accuracy": *\([^,}]*\).*/\1/p' "$1" | tail -n 1 |
+        awk '{ d = $1 - 0.8358; print "accuracy", $1 }
+            END { exit !(NR == 1 && d <= 0.003 && d >= -0.003) }'
+}
+check "mnist_cnn: test accuracy within 0.003 of PyTorch's" accuracy "$work/mnist_cnn.jsonl"
+
+# Other layers, optimizers, clipping, dropout: against the CPU from the same seed.
+for model in blocks many tied; do
+    check "$model trains" curve $model $model 20
+    losses "$made/$model.jsonl" > "$work/$model.losses"
+    check "$model: loss within 1e-4 of the CPU's over 20 steps" within "$work/$model.losses" "$work/$model.jsonl" 20 1e-4
+    check "$model: first gradients within 2e-5 of the CPU's" "$made/$model" verify --data "$images" \
+        --ref "$made/$model.first" --tolerance 2e-5
+done
+
+planned() {
+    "$made/wide" info --time --json > "$work/info.json" || return
+    tr ',{}' '\n\n\n' < "$work/info.json" | tr -d '" ' | awk -F: '
+        $1 == "planned_bytes" { planned = $2 } $1 == "measured_bytes" { measured = $2 }
+        END { print planned, measured; d = (measured - planned) / planned; if (d < 0) d = -d
+              exit !(planned > 200e6 && d <= 0.02) }'
+}
+check "wide: measured memory within 2 % of the plan" planned
+
+resumed() {
+    curve mnist_cnn whole 40 && curve mnist_cnn halves 20 --save-every 20 &&
+        cp -r "$work/halves.out" "$work/first.out" &&
+        "$made/mnist_cnn" train --data "$images" --steps 40 --quiet --resume="$work/first.out" \
+            --out "$work/second.out" && cmp "$work/whole.out/model.safetensors" "$work/second.out/model.safetensors"
+}
+check "mnist_cnn: resumed, same weights" resumed
+
+check "mnist_cnn: a rate that overflows ends with exit 6" exits 6 "$made/mnist_cnn" train \
+    --data "$images" --steps 50 --lr 1e30 --quiet
+check "mnist_cnn: and names a step" says "the weights are those of the step before" "$made/mnist_cnn" \
+    train --data "$images" --steps 50 --lr 1e30 --quiet
+check "mnist_cnn writes a trace" "$made/mnist_cnn" train --data "$images" --steps 30 --quiet --trace "$work/trace.json"
+check "the trace holds kernels" grep -q '"ph":"X"' "$work/trace.json"
+
+# checked TOOL MODEL OPTION...: a few steps under compute-sanitizer.
+checked() {
+    local tool=$1 model=$2
+    shift 2
+    compute-sanitizer --tool "$tool" --error-exitcode 9 "$made/$model" train --data "$images" --steps 2 --quiet "$@"
+}
+if command -v compute-sanitizer > /dev/null; then
+    for tool in memcheck racecheck; do
+        for model in mnist_mlp mnist_cnn; do
+            check "$model: $tool finds nothing" checked $tool $model --no-graph
+        done
+    done
+    check "many: memcheck finds nothing" checked memcheck many --no-graph
+fi
+finish
