@@ -2,7 +2,8 @@
  * plan walked by the runtime's engine; against the f64 evaluator, and bit for bit between fused and
  * unfused, with and without reuse of memory, and 1, 2 and 4 threads.
  *
- * INFINIC_RANDOM=FIRST[,COUNT] runs these seeds and says how far each is from the evaluator. */
+ * INFINIC_RANDOM=FIRST[,COUNT[,N]] runs these seeds, every N-th also unfused, and says how far each
+ * is from the evaluator. */
 #include "tests/codegen/whole.h"
 
 #include <setjmp.h>
@@ -47,7 +48,9 @@ static Range asked_for(Range r) {
     char *end;
     r = (Range){strtoull(asked, &end, 10), .count = 1, .unfused_every = 1, .told = true,
                 .cc = r.cc};
-    if (*end == ',') r.count = strtoull(end + 1, NULL, 10);
+    if (*end == ',') r.count = strtoull(end + 1, &end, 10);
+    if (*end == ',') r.unfused_every = strtoull(end + 1, NULL, 10);
+    if (r.unfused_every == 0) r.unfused_every = 1;
     return r;
 }
 

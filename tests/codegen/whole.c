@@ -88,6 +88,29 @@ static void poison_scratch(const InfEngine *m) {
     poison(m, PLAN_REGION_scratch, 0, m->plan->region_bytes[PLAN_REGION_scratch]);
 }
 
+/* What lies behind a region up to the next one belongs to nobody. */
+static int64_t region_room(const InfEngine *m, int r) {
+    return r + 1 < PLAN_REGION_count ? m->base[r + 1] - m->base[r] : m->plan->region_bytes[r];
+}
+
+enum { UNTOUCHED = 0x5A };
+
+static void mark_gaps(const InfEngine *m) {
+    for (int r = 0; r < PLAN_REGION_count; r++)
+        for (int64_t i = m->plan->region_bytes[r]; i < region_room(m, r); i++)
+            m->base[r][i] = UNTOUCHED;
+}
+
+static const char *check_gaps(const InfEngine *m, WholeResult *r) {
+    for (int region = 0; region < PLAN_REGION_count; region++)
+        for (int64_t i = m->plan->region_bytes[region]; i < region_room(m, region); i++)
+            if (m->base[region][i] != UNTOUCHED)
+                return arena_printf(&r->arena,
+                                    "byte %lld of region %d, which has %lld, was written",
+                                    (long long)i, region, (long long)m->plan->region_bytes[region]);
+    return NULL;
+}
+
 static int64_t param_elems(const Whole *w, int i) {
     return type_elems(w->m->types, w->m->param[i].type);
 }
@@ -342,6 +365,7 @@ const char *whole_run(Whole *w, const Object *o, const WholeExpected *e, int thr
     link_kernels(w, o);
     if (inf_engine_open(&error, &w->plan, threads, WHOLE_SEED, &m) != INF_OK) die("no memory");
     m.env.step = WHOLE_STEP;
+    mark_gaps(&m);
     fill(w, &m, e);
     run_eval(w, &m, e, r);
     run_gradients(w, &m, e, r);
@@ -349,6 +373,7 @@ const char *whole_run(Whole *w, const Object *o, const WholeExpected *e, int thr
     keep_update(w, &m, r);
     const char *why = check_update(w, &m, e, r);
     if (why == NULL) why = check_refusal(w, &m, r);
+    if (why == NULL) why = check_gaps(&m, r);
     inf_engine_close(&m);
     return why;
 }
