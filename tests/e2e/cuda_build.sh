@@ -22,8 +22,7 @@ for model in mnist_mlp mnist_cnn; do
     cuda $model.8x8 models/$model.it --arch=sm_90a,sm_80 -D train.B=8 -D train.microbatches=8
 done
 cuda mnist_cnn.80 models/mnist_cnn.it --arch=sm_80
-cuda wide tests/e2e/models/wide.it --arch=sm_90a,sm_80
-for model in blocks many tied; do
+for model in blocks many tied wide; do
     cuda $model tests/e2e/models/$model.it --arch=sm_90a,sm_80
     "$INFINIC" tests/e2e/models/$model.it -o "$out/$model.cpu" --target=cpu
     "$out/$model.cpu" train --data "$images" --steps 20 --quiet --grad-norm \

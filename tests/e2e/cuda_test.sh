@@ -75,8 +75,11 @@ accuracy() {
 check "mnist_cnn: test accuracy within 0.003 of PyTorch's" accuracy "$work/mnist_cnn.jsonl"
 
 # Other layers, optimizers, clipping, dropout: against the CPU from the same seed.
-for model in blocks many tied; do
+# wide is the one with products large enough for the matrix library.
+for model in blocks many tied wide; do
     check "$model trains" curve $model $model 20
+    check "$model trains again" curve $model $model.again 20 --no-graph
+    check "$model: the same bits" same $model $model.again
     losses "$made/$model.jsonl" > "$work/$model.losses"
     check "$model: loss within 1e-4 of the CPU's over 20 steps" within "$work/$model.losses" "$work/$model.jsonl" 20 1e-4
     check "$model: first gradients within 2e-5 of the CPU's" "$made/$model" verify --data "$images" \
@@ -119,6 +122,8 @@ if command -v compute-sanitizer > /dev/null; then
             check "$model: $tool finds nothing" checked $tool $model --no-graph
         done
     done
-    check "many: memcheck finds nothing" checked memcheck many --no-graph
+    for model in many blocks wide; do
+        check "$model: memcheck finds nothing" checked memcheck $model --no-graph
+    done
 fi
 finish
