@@ -65,6 +65,12 @@ const char *codegen_device_arch(Arena *arena);
 /* Whether kernels for a GPU can be compiled here. */
 bool codegen_has_nvrtc(void);
 
+/* A process of its own for each image of device code: `infinic IMAGE_JOB SOURCE NAME ARCH OUT`, seen
+ * by main before anything else. Returns the exit code. */
+#define IMAGE_JOB "--image-job"
+enum { IMAGE_JOB_ARGS = 6 };
+int image_job(char *const *arg); /* from SOURCE on */
+
 /* Removes temporary files; safe in a signal handler's normal path (main calls it on SIGINT). */
 void codegen_cleanup(void);
 

@@ -12,16 +12,20 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/personality.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 enum { EXIT_IO = 5, PATH_BYTES = 4096 };
 
+#define SOURCE_FILE "source.cu"
 static const char ptx_arch[] = "compute_80";
+
+extern char **environ;
 
 void image_print_source(const Program *p, FILE *out) {
     loop_print_cuda_prelude(out);
@@ -92,11 +96,10 @@ static bool write_file(const char *path, const unsigned char *data, size_t bytes
 }
 
 /* Where the result for this source and architecture is kept. */
-static bool cache_entry(const Nvrtc *n, const char *source, const char *arch, char *path) {
+static bool cache_entry(int version, const char *source, const char *arch, char *path) {
     if (!cache_folder(path)) return false;
     XXH3_state_t *state = XXH3_createState();
     if (!state) return false;
-    int version = nvrtc_version(n);
     XXH3_128bits_reset(state);
     XXH3_128bits_update(state, source, strlen(source) + 1);
     XXH3_128bits_update(state, arch, strlen(arch) + 1);
@@ -120,50 +123,105 @@ static void cache_publish(const char *entry, const unsigned char *data, size_t b
     rmdir(folder);
 }
 
-/* --- compiling --- */
+/* --- compiling, in processes of their own --- */
 
+/* NVRTC's optimizer orders some of its work by addresses: the same source gives other code in
+ * another memory layout. So each image is compiled by a process that does nothing else and whose
+ * addresses the system does not randomise. */
 typedef struct Job {
-    const Nvrtc *nvrtc;
-    const char *source, *name, *arch;
-    NvrtcImage image;
+    const char *arch;
+    char entry[PATH_BYTES]; /* in the cache; empty: there is none */
+    char out[PATH_BYTES + 16];
+    pid_t pid; /* 0: not running */
+    bool done;
 } Job;
 
-static void *run_job(void *data) {
-    Job *job = data;
-    char entry[PATH_BYTES], file[PATH_BYTES + 32];
-    bool cached = cache_entry(job->nvrtc, job->source, job->arch, entry);
-    snprintf(file, sizeof file, "%s/image", entry);
-    if (cached) job->image.bytes = read_file(file, &job->image.n);
-    if (job->image.bytes) return NULL;
-    job->image = nvrtc_compile(job->nvrtc, job->source, job->name, job->arch);
-    if (job->image.bytes && cached) cache_publish(entry, job->image.bytes, job->image.n);
+int image_job(char *const *arg) {
+    size_t bytes;
+    unsigned char *source = read_file(arg[0], &bytes);
+    Nvrtc *nvrtc = source ? nvrtc_open(stderr) : NULL;
+    if (!nvrtc) return EXIT_IO;
+    source[bytes - 1] = 0; /* its last character is a newline */
+    NvrtcImage image = nvrtc_compile(nvrtc, (char *)source, arg[1], arg[2]);
+    int rc = 0;
+    if (!image.bytes) {
+        fprintf(stderr, "infinic: error: NVRTC failed for '%s'; its own words:\n%s\n", arg[2],
+                image.log ? image.log : "(none)");
+        rc = EXIT_INTERNAL;
+    } else if (!write_file(arg[3], image.bytes, image.n)) {
+        fprintf(stderr, "infinic: error: cannot write '%s': %s\n", arg[3], strerror(errno));
+        rc = EXIT_IO;
+    }
+    free(image.bytes);
+    free(image.log);
+    free(source);
+    nvrtc_close(nvrtc);
+    return rc;
+}
+
+/* "NAME=VALUE" of the environment, NULL when it is not set. */
+static char *variable(const char *name) {
+    size_t n = strlen(name);
+    for (char **e = environ; *e; e++)
+        if (strncmp(*e, name, n) == 0 && (*e)[n] == '=') return *e;
     return NULL;
 }
 
-/* All jobs at once: the compiler uses one thread each. */
-static void run_jobs(Job *job, uint32_t n) {
-    pthread_t thread[IMAGES_MAX];
-    bool started[IMAGES_MAX];
-    for (uint32_t i = 0; i < n; i++)
-        started[i] = i + 1 < n && pthread_create(&thread[i], NULL, run_job, &job[i]) == 0;
-    for (uint32_t i = 0; i < n; i++)
-        if (!started[i]) run_job(&job[i]);
-    for (uint32_t i = 0; i < n; i++)
-        if (started[i]) pthread_join(thread[i], NULL);
+/* In `dir`, so that no path, and with little environment, so that no user's settings move things
+ * in memory. */
+static void start_job(Job *job, uint32_t number, const char *dir, const char *name) {
+    char out[32], *env[3] = {0};
+    int n = 0;
+    job->pid = fork();
+    if (job->pid != 0) return;
+    snprintf(out, sizeof out, "image%u", number);
+    const char *const argv[] = {"infinic", IMAGE_JOB, SOURCE_FILE, name, job->arch, out, NULL};
+    char *args[sizeof argv / sizeof argv[0]];
+    memcpy(args, argv, sizeof argv);
+    if ((env[n] = variable("CUDA_HOME"))) n++;
+    if ((env[n] = variable("LD_LIBRARY_PATH"))) n++;
+    personality(ADDR_NO_RANDOMIZE); /* where it is forbidden the code is right all the same */
+    if (chdir(dir) == 0) execve("/proc/self/exe", args, env);
+    _exit(EXIT_IO);
 }
 
-static int keep_job(const Job *job, uint32_t i, const char *dir, bool verbose) {
-    char path[PATH_BYTES];
-    if (!job->image.bytes) {
-        fprintf(stderr, "infinic: error: NVRTC failed for '%s'; its own words:\n%s\n", job->arch,
-                job->image.log ? job->image.log : "(none)");
+static int wait_job(Job *job) {
+    int status = 0;
+    if (job->pid < 0) {
+        fprintf(stderr, "infinic: error: cannot start a process: %s\n", strerror(errno));
+        return EXIT_IO;
+    }
+    while (waitpid(job->pid, &status, 0) < 0)
+        if (errno != EINTR) return EXIT_INTERNAL;
+    job->pid = 0;
+    if (!WIFEXITED(status)) {
+        fprintf(stderr, "infinic: error: NVRTC ended by signal %d on '%s'\n", WTERMSIG(status),
+                job->arch);
         return EXIT_INTERNAL;
     }
-    snprintf(path, sizeof path, "%s/image%u", dir, i);
-    if (verbose) fprintf(stderr, "%s: %zu bytes\n", job->arch, job->image.n);
-    if (write_file(path, job->image.bytes, job->image.n)) return 0;
-    fprintf(stderr, "infinic: error: cannot write '%s': %s\n", path, strerror(errno));
-    return EXIT_IO;
+    return WEXITSTATUS(status);
+}
+
+/* Takes the image from the cache if it is there. */
+static bool job_cached(Job *job, const char *source, int version) {
+    char file[PATH_BYTES + 32];
+    if (!cache_entry(version, source, job->arch, job->entry)) {
+        job->entry[0] = 0;
+        return false;
+    }
+    size_t bytes;
+    snprintf(file, sizeof file, "%s/image", job->entry);
+    unsigned char *data = read_file(file, &bytes);
+    bool ok = data && write_file(job->out, data, bytes);
+    free(data);
+    return ok;
+}
+
+static void job_publish(const Job *job) {
+    size_t bytes;
+    unsigned char *data = job->entry[0] ? read_file(job->out, &bytes) : NULL;
+    if (data) cache_publish(job->entry, data, bytes);
+    free(data);
 }
 
 /* The source as a string in fresh memory. */
@@ -177,25 +235,46 @@ static char *source_text(const Program *p) {
     return text;
 }
 
-int image_compile(const Program *p, const char *dir, bool verbose) {
+/* Version of the library that is there, 0 after saying what is wrong with it or an architecture. */
+static int check_library(const Program *p) {
     Nvrtc *nvrtc = nvrtc_open(stderr);
-    if (!nvrtc) return EXIT_IO;
-    Job job[IMAGES_MAX] = {{0}};
-    int rc = 0;
-    for (uint32_t i = 0; i < p->images.n && !rc; i++)
-        if (!nvrtc_knows(nvrtc, p->images.data[i].arch, stderr)) rc = EXIT_IO;
-    if (!rc) {
-        char *source = source_text(p);
-        for (uint32_t i = 0; i < p->images.n; i++)
-            job[i] = (Job){nvrtc, source, p->mod->file, p->images.data[i].arch, {0}};
-        run_jobs(job, p->images.n);
-        free(source);
-    }
-    for (uint32_t i = 0; i < p->images.n; i++) {
-        if (!rc) rc = keep_job(&job[i], i, dir, verbose);
-        free(job[i].image.bytes);
-        free(job[i].image.log);
-    }
+    int version = nvrtc ? nvrtc_version(nvrtc) : 0;
+    for (uint32_t i = 0; i < p->images.n && version; i++)
+        if (!nvrtc_knows(nvrtc, p->images.data[i].arch, stderr)) version = 0;
     nvrtc_close(nvrtc);
+    return version;
+}
+
+static int run_jobs(Job *job, uint32_t n, const char *dir, const char *name, bool verbose) {
+    int rc = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (!job[i].done) start_job(&job[i], i, dir, name);
+        if (verbose) fprintf(stderr, "%s: %s\n", job[i].arch, job[i].done ? "cached" : "NVRTC");
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        int status = job[i].done ? 0 : wait_job(&job[i]);
+        if (status == 0 && !job[i].done) job_publish(&job[i]);
+        if (rc == 0) rc = status;
+    }
     return rc;
+}
+
+int image_compile(const Program *p, const char *dir, bool verbose) {
+    int version = check_library(p);
+    if (!version) return EXIT_IO;
+    char path[PATH_BYTES], *source = source_text(p);
+    Job *job = ARENA_ARRAY(p->arena, Job, p->images.n);
+    for (uint32_t i = 0; i < p->images.n; i++) {
+        job[i].arch = p->images.data[i].arch;
+        snprintf(job[i].out, sizeof job[i].out, "%s/image%u", dir, i);
+        job[i].done = job_cached(&job[i], source, version);
+    }
+    snprintf(path, sizeof path, "%s/%s", dir, SOURCE_FILE);
+    int rc = 0;
+    if (!write_file(path, (unsigned char *)source, strlen(source))) {
+        fprintf(stderr, "infinic: error: cannot write '%s': %s\n", path, strerror(errno));
+        rc = EXIT_IO;
+    }
+    free(source);
+    return rc ? rc : run_jobs(job, p->images.n, dir, p->mod->file, verbose);
 }

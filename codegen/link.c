@@ -24,8 +24,9 @@ enum { EXIT_INTERNAL = 3, EXIT_IO = 5, PATH_BYTES = 4096, ARGS_MAX = 64 };
 
 static const char *const temp_files[] = {
     "program.c", "libinfinic_runtime.a", "program", "cc.log", "runtime/plan.h", "image0", "image1",
-    "image2",    "image3",               "image4",  "image5", "image6",         "image7", "image8"};
-_Static_assert(sizeof temp_files / sizeof *temp_files == 5 + IMAGES_MAX, "temporary files");
+    "image2",    "image3",               "image4",  "image5", "image6",         "image7", "image8",
+    "source.cu"};
+_Static_assert(sizeof temp_files / sizeof *temp_files == 6 + IMAGES_MAX, "temporary files");
 static char temp_dir[PATH_BYTES];
 
 static void temp_path(char *path, const char *name) {

@@ -39,12 +39,13 @@ static void plan_launch(Program *p, const Graph *g, const Node *n) {
                      .arg = p->args.n,
                      .narg = (uint32_t)(n->nin + n->nout),
                      .scope = scope_path(p->mod, n->scope)};
-    for (int i = 0; i < n->nin; i++) {
-        PlanArg arg = plan_arg(p, g, n->in[i]);
-        vec_push(p->arena, &p->args, arg);
-    }
-    for (int i = 0; i < n->nout; i++) {
-        PlanArg arg = plan_arg(p, g, node_out(n, i));
+    for (int i = 0; i < n->nin + n->nout; i++) {
+        Val v = i < n->nin ? n->in[i] : node_out(n, i - n->nin);
+        PlanArg arg = plan_arg(p, g, v);
+        if (p->mod->target == TARGET_cuda) {
+            arg.written = i >= n->nin;
+            arg.bytes = type_bytes(p->mod->types, val_type(g, v));
+        }
         vec_push(p->arena, &p->args, arg);
     }
     for (int i = 0, n_launch = p->kernels.data[step.kernel].launches; i < n_launch; i++) {

@@ -45,7 +45,9 @@ static void print_dims(FILE *out, int n, const int64_t *dim) {
 }
 
 static void print_arg(FILE *out, const PlanArg *a) {
-    fprintf(out, "{%" PRId64 ", %u, %u, %u}", a->offset, a->stride, a->nstride, a->region);
+    fprintf(out, "{%" PRId64 ", %u, %u, %u", a->offset, a->stride, a->nstride, a->region);
+    if (a->bytes) fprintf(out, ", %u, %" PRId64, a->written, a->bytes);
+    fputc('}', out);
 }
 
 static void print_params(const Program *p, FILE *out) {

@@ -284,6 +284,7 @@ int main(int argc, char **argv) {
     static Driver driver;
     Driver *r = &driver;
     int code = EXIT_OK;
+    if (argc == IMAGE_JOB_ARGS && strcmp(argv[1], IMAGE_JOB) == 0) return image_job(argv + 2);
     catch_signals();
     atexit(codegen_cleanup);
     const char *problem = options_parse(&r->options, &r->arena, argc, argv);

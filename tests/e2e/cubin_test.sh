@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# cubin_test.sh - every kernel of every model becomes device code for three architectures and PTX,
+# without a GPU; the same bytes every time, from the cache or not.
+set -u
+export XDG_CACHE_HOME=$BUILD/cubin_cache
+out=$BUILD/cubin_out bad=0 compiled=0
+rm -rf "$XDG_CACHE_HOME" "$out"
+mkdir -p "$out" "$XDG_CACHE_HOME"
+fail() { echo "$1"; bad=1; }
+
+model=models/mnist_mlp.it
+"$INFINIC" --target=cuda "$model" -o "$out/a" 2> "$out/log"
+if [ $? -eq 5 ] && grep -q 'is not on this machine' "$out/log"; then
+    grep -q 'looked for libnvrtc.so.13' "$out/log" || fail 'the message does not say what was looked for'
+    [ $bad -eq 0 ] && { cat "$out/log"; exit 77; }
+    exit 1
+fi
+
+for model in models/*.it tests/e2e/models/*.it; do
+    "$INFINIC" --target=cpu --emit=ir "$model" > /dev/null 2>&1 || continue # not in this version
+    for fuse in "" $([ $model = tests/e2e/models/many.it ] && echo --no-fuse); do
+        "$INFINIC" --target=cuda --arch=sm_80,sm_90a,sm_100a $fuse "$model" -o "$out/program" \
+            2> "$out/log" || { fail "$model $fuse"; head -20 "$out/log"; }
+        compiled=$((compiled + 1))
+    done
+done
+[ $compiled -gt 2 ] || fail 'hardly any model was compiled'
+
+# From the cache, and from an empty one: equal bytes.
+model=models/mnist_cnn.it
+"$INFINIC" --target=cuda "$model" -o "$out/a" || fail "$model"
+"$INFINIC" --target=cuda "$model" -o "$out/b" || fail "$model"
+cmp "$out/a" "$out/b" || fail 'the cache changes the program'
+rm -rf "$XDG_CACHE_HOME"
+TIMEFORMAT=%U
+seconds=$({ time "$INFINIC" --target=cuda "$model" -o "$out/b"; } 2>&1) || fail "$model"
+cmp "$out/a" "$out/b" || fail 'two builds differ'
+awk -v s="$seconds" 'BEGIN { exit !(s < 8) }' || fail "compiling takes $seconds seconds of processor time"
+find "$XDG_CACHE_HOME" -name '*.??????' | grep -q . && fail 'an unfinished folder is left in the cache'
+
+# A cache that cannot be written does no harm; an unknown architecture is named.
+XDG_CACHE_HOME=/proc/none "$INFINIC" --target=cuda models/mnist_mlp.it -o "$out/b" || fail 'no cache'
+"$INFINIC" --target=cuda --arch=sm_12 models/mnist_mlp.it -o "$out/c" 2> "$out/log"
+[ $? -eq 5 ] || fail 'sm_12: exit code'
+grep -q "does not know the architecture 'sm_12'; it has sm_" "$out/log" || fail 'sm_12: message'
+[ ! -e "$out/c" ] || fail 'sm_12: a file was written'
+
+rm -rf "$out" "$XDG_CACHE_HOME"
+echo "$compiled programs compiled; mnist_cnn.it cold: $seconds s of processor time"
+exit $bad
