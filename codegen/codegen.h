@@ -65,8 +65,8 @@ const char *codegen_device_arch(Arena *arena);
 /* Whether kernels for a GPU can be compiled here. */
 bool codegen_has_nvrtc(void);
 
-/* A process of its own for each image of device code: `infinic IMAGE_JOB SOURCE NAME ARCH OUT`, seen
- * by main before anything else. Returns the exit code. */
+/* A process of its own for each image of device code: `infinic IMAGE_JOB SOURCE NAME ARCH OUT`,
+ * seen by main before anything else. Returns the exit code. */
 #define IMAGE_JOB "--image-job"
 enum { IMAGE_JOB_ARGS = 6 };
 int image_job(char *const *arg); /* from SOURCE on */
