@@ -97,14 +97,16 @@ static void choose_kept(Rows *w) {
 
 typedef void UnitFn(Rows *w, LoopIdx at, const LoopIdx *index, void *extra);
 
-/* One unit, the thread's number `step` (where that is known): all its elements. */
-static void do_unit(Rows *w, LoopIdx unit, LoopIdx step, UnitFn *fn, void *extra) {
+/* One unit, the thread's number `step` (where that is known): all its elements. `exists`: so it is
+ * known already. */
+static void do_unit(Rows *w, LoopIdx unit, bool exists, LoopIdx step, UnitFn *fn, void *extra) {
     Reduce *r = w->r;
     LoopKernel *k = r->k;
     LoopIdx index[NDIM_MAX], at = r->kept_at;
     int64_t per_run = r->split.run / w->s.vector;
     int depth = k->depth;
-    LoopIdx u = lower_cuda_open_below(k, unit, w->s.units);
+    LoopIdx u = exists ? loop_name(k, unit, w->s.units)
+                       : lower_cuda_open_below(k, unit, w->s.units);
     if (r->split.reduced.n > 0) {
         LoopIdx outer = reduce_place(r, &r->split.reduced, loop_idx_div(k, u, per_run));
         at = loop_idx_add(k, at, outer);
@@ -128,20 +130,38 @@ static void do_unit(Rows *w, LoopIdx unit, LoopIdx step, UnitFn *fn, void *extra
     lower_space_close(k, depth);
 }
 
-/* All units of the thread in the piece that begins at `begin`. */
-static void for_units(Rows *w, LoopIdx begin, UnitFn *fn, void *extra) {
+/* All units of the thread in a piece; the piece is whole or the last one. */
+static void for_units_of(Rows *w, LoopIdx piece, bool whole, UnitFn *fn, void *extra) {
     LoopKernel *k = w->r->k;
+    LoopIdx begin = loop_idx_scale(k, piece, w->s.piece);
     int64_t count = w->s.piece, group = w->s.group, full = count / group;
     bool unroll = w->steps <= UNROLL_MAX;
     LoopIdx first = loop_idx_add(k, begin, w->lane);
     if (full > 0) {
         LoopAxisKind kind = unroll ? LOOP_unroll : LOOP_reduce;
         LoopIdx step = loop_idx_axis(k, loop_open(k, kind, full, LOOP_NO_BOUND));
-        do_unit(w, loop_idx_add(k, first, loop_idx_scale(k, step, group)), step, fn, extra);
+        LoopIdx unit = loop_idx_add(k, first, loop_idx_scale(k, step, group));
+        do_unit(w, unit, whole, step, fn, extra);
         loop_close(k);
     }
     if (count % group)
-        do_unit(w, loop_idx_plus(k, first, full * group), loop_idx(k, full), fn, extra);
+        do_unit(w, loop_idx_plus(k, first, full * group), false, loop_idx(k, full), fn, extra);
+}
+
+/* Whole pieces have loops without conditions, so that several loads are under way. */
+static void for_units(Rows *w, LoopIdx piece, UnitFn *fn, void *extra) {
+    LoopKernel *k = w->r->k;
+    int64_t last = w->s.pieces - 1;
+    if (w->s.pieces == 1 || w->s.units % w->s.piece == 0) {
+        for_units_of(w, piece, true, fn, extra);
+        return;
+    }
+    loop_open_if(k, loop_range(k, piece, 0, last));
+    for_units_of(w, piece, true, fn, extra);
+    loop_close(k);
+    loop_open_if(k, loop_range(k, piece, last, last + 1));
+    for_units_of(w, piece, false, fn, extra);
+    loop_close(k);
 }
 
 /* --- reductions --- */
@@ -185,9 +205,9 @@ static LoopVal fold(Rows *w, int i, LoopBuf sum, int64_t width) {
 }
 
 /* The sums of one piece, in every thread of the group. */
-static void sum_piece(Rows *w, LoopIdx begin, LoopVal *v) {
+static void sum_piece(Rows *w, LoopIdx piece, LoopVal *v) {
     LoopBuf *sum = new_sums(w, "sum");
-    for_units(w, begin, add_unit, sum);
+    for_units(w, piece, add_unit, sum);
     for (int i = 0; i < w->r->n; i++)
         if (is_of_loop(w, i)) v[i] = fold(w, i, sum[i], w->s.group);
 }
@@ -209,10 +229,6 @@ static LoopVal sum_of_pieces(Rows *w, int i, LoopBuf buf, LoopIdx at) {
 
 /* --- one result --- */
 
-static LoopIdx piece_begin(Rows *w, LoopIdx piece) {
-    return loop_idx_scale(w->r->k, piece, w->s.piece);
-}
-
 /* Pieces one after another, kept in shared memory until all are there. */
 static void sum_pieces(Rows *w, LoopVal *v) {
     Reduce *r = w->r;
@@ -222,7 +238,7 @@ static void sum_pieces(Rows *w, LoopVal *v) {
         if (is_of_loop(w, i))
             all[i] = loop_shared(k, "all", reduce_dtype(r, r->red[i]), w->s.pieces);
     LoopIdx piece = loop_idx_axis(k, loop_open(k, LOOP_reduce, w->s.pieces, LOOP_NO_BOUND));
-    sum_piece(w, piece_begin(w, piece), v);
+    sum_piece(w, piece, v);
     for (int i = 0; i < r->n; i++)
         if (is_of_loop(w, i)) loop_store_if(k, all[i], piece, v[i], loop_range(k, w->lane, 0, 1));
     loop_close(k);
@@ -257,7 +273,7 @@ static void store_domain(Rows *w, LoopVal *v) {
     if (w->valid.id) loop_open_if(k, w->valid);
     if (w->s.pieces > 1) {
         LoopIdx piece = loop_idx_axis(k, loop_open(k, LOOP_reduce, w->s.pieces, LOOP_NO_BOUND));
-        for_units(w, piece_begin(w, piece), store_unit, v);
+        for_units(w, piece, store_unit, v);
     } else {
         for_units(w, loop_idx(k, 0), store_unit, v);
     }
@@ -355,7 +371,7 @@ static void rows_apart(Rows *w) {
     LoopIdx piece = loop_let(k, loop_idx_mod(k, block, w->s.pieces), w->s.pieces);
     set_result(w, loop_let(k, loop_idx_div(k, block, w->s.pieces), r->split.results));
     w->loop = w->levels = 1;
-    sum_piece(w, piece_begin(w, piece), v);
+    sum_piece(w, piece, v);
     for (int i = 0; i < r->n; i++)
         loop_store_if(k, r->b->workspace, loop_idx_add(k, work_at(w, i), piece), v[i],
                       loop_range(k, w->lane, 0, 1));

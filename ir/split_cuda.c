@@ -8,6 +8,8 @@ enum {
     BLOCK = 256,
     THREADS_MAX = 1024,
     BLOCKS_MIN = 264, /* two for each multiprocessor of a large chip */
+    BLOCKS_MOST = 1056,
+    BLOCK_ELEMS = 16384,
     UNITS_EACH = 8,   /* of a row that one thread holds in registers */
     PIECE_ELEMS_MIN = 4096,
     PIECES_MAX = 512,
@@ -41,14 +43,22 @@ static void cut_pieces(CudaReduce *s, int64_t pieces, int64_t step) {
     s->pieces = s->units > 0 ? ceil_div(s->units, s->piece) : 1;
 }
 
+/* How many blocks add so many elements: more where there is much to load. */
+static int64_t blocks_for(int64_t elems) {
+    int64_t blocks = elems / BLOCK_ELEMS;
+    if (blocks < BLOCKS_MIN) return BLOCKS_MIN;
+    return blocks > BLOCKS_MOST ? BLOCKS_MOST : blocks;
+}
+
 static void cut_rows(CudaReduce *s) {
     int64_t results = s->axes.results, run = s->axes.run;
     s->vector = run % VECTOR == 0 && run > 0 ? VECTOR : 1;
     s->units = product(&s->axes.reduced) * run / s->vector;
     int64_t elems = s->units * s->vector;
     if (results > 0 && results < BLOCKS_MIN && elems >= 2 * PIECE_ELEMS_MIN) {
+        int64_t pieces = ceil_div(blocks_for(results * elems), results);
         s->group = s->threads = CUDA_FOLD;
-        cut_pieces(s, min64(ceil_div(BLOCKS_MIN, results), elems / PIECE_ELEMS_MIN), CUDA_FOLD);
+        cut_pieces(s, min64(pieces, elems / PIECE_ELEMS_MIN), CUDA_FOLD);
         if (s->pieces > 1) return;
     }
     s->pieces = 1;
@@ -71,7 +81,8 @@ static void cut_columns(CudaReduce *s) {
     s->threads = BLOCK;
     int64_t rows = BLOCK / s->group;
     int64_t tiles = kept * ceil_div(run / s->vector, s->group);
-    int64_t pieces = tiles > 0 ? ceil_div(BLOCKS_MIN, tiles) : 1;
+    int64_t blocks = blocks_for(s->axes.results * s->units);
+    int64_t pieces = tiles > 0 ? ceil_div(blocks, tiles) : 1;
     cut_pieces(s, min64(pieces, ceil_div(s->units, 4 * rows)), rows);
 }
 
