@@ -21,6 +21,7 @@ typedef struct CuStreamObject *CuStream;
 typedef struct CuEventObject *CuEvent;
 typedef struct CuGraphObject *CuGraph;
 typedef struct CuGraphExecObject *CuGraphExec;
+typedef struct CuGraphNodeObject *CuNode;
 
 enum {
     CU_SUCCESS = 0,
@@ -43,6 +44,7 @@ enum {
     CU_EVENT_DEFAULT = 0,
     CU_EVENT_DISABLE_TIMING = 2,
     CU_CAPTURE_THREAD_LOCAL = 1,
+    CU_CAPTURE_FOLLOW_THESE = 1,
     CU_HOST_ALLOC_MAPPED = 2,
     CU_FUNCTION_DYNAMIC_SHARED_BYTES = 8,
     CU_JIT_ERROR_LOG_BUFFER = 5,

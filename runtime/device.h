@@ -84,8 +84,11 @@ typedef struct InfDeviceTable {
     /* Waits for everything. */
     InfCode (*finish)(InfError *e, InfDevice *d);
 
-    /* What is launched between record and keep is not done but becomes graph `which` of a few. */
-    void (*record)(InfDevice *d);
+    /* What is launched between record and keep is not done but becomes graph `which` of a few.
+     * `follow`: the next launch waits for these, counted from record, not for the one before;
+     * possible for as many launches as record was told. */
+    void (*record)(InfDevice *d, uint32_t launches);
+    void (*follow)(InfDevice *d, const uint32_t *launches, uint32_t count);
     void (*keep)(InfDevice *d, int which);
     void (*replay)(InfDevice *d, int which);
 

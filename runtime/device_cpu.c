@@ -126,6 +126,17 @@ static void no_graph(InfDevice *d, int which) {
     (void)which;
 }
 
+static void follow(InfDevice *d, const uint32_t *launches, uint32_t count) {
+    (void)d;
+    (void)launches;
+    (void)count;
+}
+
+static void record(InfDevice *d, uint32_t launches) {
+    (void)d;
+    (void)launches;
+}
+
 static InfCode marks(InfError *e, InfDevice *d, uint32_t count) {
     free(d->mark);
     d->mark = calloc((size_t)count + 1, sizeof *d->mark);
@@ -165,7 +176,8 @@ const InfDeviceTable inf_device_cpu = {
     .submitted = nothing,
     .collect = collect,
     .finish = finish,
-    .record = nothing,
+    .record = record,
+    .follow = follow,
     .keep = no_graph,
     .replay = no_graph,
     .marks = marks,

@@ -34,6 +34,8 @@ struct InfDevice {
     uint32_t scalar_words;
     uint64_t submitted, collected;
     CuGraphExec graph[GRAPHS];
+    CuNode *node, *awaited; /* of the launches recorded so far; of those the next one waits for */
+    uint32_t nodes, nodes_most; /* nodes_most 0: not recording, or each waits for the one before */
     CuEvent *mark;
     uint32_t nmark;
     void *host[HOST_BLOCKS];
@@ -161,6 +163,8 @@ static void device_close(InfDevice *d) {
     }
     inf_cuda_close(&d->cuda);
     inf_error_free(&d->fault);
+    free(d->node);
+    free(d->awaited);
     free(d->mark);
     free(d->function);
     free(d);
@@ -237,8 +241,22 @@ static void *host_take(InfDevice *d, uint64_t bytes) {
 
 /* --- a submission --- */
 
+/* While a graph is recorded: the node that the last launch became. */
+static void note_node(InfDevice *d) {
+    const CuNode *nodes = NULL;
+    size_t count = 0;
+    int status = 0;
+    if (d->nodes_most == 0 || broken(d)) return;
+    INF_ASSERT(d->nodes < d->nodes_most);
+    CALL(d, capture_info, d->stream, &status, NULL, NULL, &nodes, &count);
+    if (broken(d)) return;
+    INF_ASSERT(count == 1);
+    d->node[d->nodes++] = nodes[0];
+}
+
 static void launch_glue(InfDevice *d, CuFunction f, unsigned block, void **arguments) {
     if (!broken(d)) CALL(d, launch, f, 1, 1, 1, block, 1, 1, 0, d->stream, arguments, NULL);
+    note_node(d);
 }
 
 static void ticket(InfDevice *d, const InfTicket *t) {
@@ -268,9 +286,10 @@ static void stage(InfDevice *d, const InfStage *s) {
     unsigned long long first = s->first;
     long long sample_pixels = s->sample_pixels;
     void *arguments[] = {&at[0], &at[1], &at[2], &at[3], &at[4], &at[5], &first, &sample_pixels};
-    if (broken(d) || s->batch == 0) return;
+    if (broken(d)) return;
     CALL(d, launch, d->stage, (unsigned)s->batch, 1, 1, PLAN_STAGE_BLOCK, 1, 1, 0, d->stream,
          arguments, NULL);
+    note_node(d);
 }
 
 enum { ARGUMENTS_MAX = 480 }; /* a kernel's parameters fill at most 4 KiB */
@@ -287,7 +306,6 @@ static void launch_kernel(InfDevice *d, const InfLaunch *l) {
         arguments[i] = &at[i];
     }
     arguments[l->narg] = &env;
-    if (kernel->grid == 0) return;
     good(d,
          d->cuda.call.launch(d->function[l->kernel], kernel->grid, 1, 1, kernel->block, 1, 1,
                              kernel->shared_bytes, d->stream, arguments, NULL),
@@ -301,6 +319,7 @@ static void launch(InfDevice *d, const InfLaunch *l) {
         inf_lt_run(&d->fault, d->lt, kernel->matmul, l->arg, d->stream);
     else
         launch_kernel(d, l);
+    note_node(d);
 }
 
 static void submitted(InfDevice *d) {
@@ -322,13 +341,30 @@ static InfCode finish(InfError *e, InfDevice *d) {
 
 /* --- graphs --- */
 
-static void record(InfDevice *d) {
+static void record(InfDevice *d, uint32_t launches) {
+    free(d->node);
+    free(d->awaited);
+    d->node = calloc((size_t)launches + 1, sizeof(CuNode));
+    d->awaited = calloc((size_t)launches + 1, sizeof(CuNode));
+    d->nodes = 0;
+    d->nodes_most = launches;
+    if (!d->node || !d->awaited) inf_fail(&d->fault, INF_IO, "out of memory");
     if (!broken(d)) CALL(d, capture_begin, d->stream, CU_CAPTURE_THREAD_LOCAL);
+}
+
+static void follow(InfDevice *d, const uint32_t *launches, uint32_t count) {
+    if (broken(d) || d->nodes == 0) return;
+    for (uint32_t i = 0; i < count; i++) {
+        INF_ASSERT(launches[i] < d->nodes);
+        d->awaited[i] = d->node[launches[i]];
+    }
+    CALL(d, capture_follow, d->stream, d->awaited, count, CU_CAPTURE_FOLLOW_THESE);
 }
 
 static void keep(InfDevice *d, int which) {
     CuGraph graph = NULL;
     INF_ASSERT(which < GRAPHS);
+    d->nodes_most = 0;
     if (!broken(d) && CALL(d, capture_end, d->stream, &graph) &&
         CALL(d, graph_make, &d->graph[which], graph, 0))
         CALL(d, graph_upload, d->graph[which], d->stream);
@@ -415,6 +451,7 @@ const InfDeviceTable inf_device_cuda = {
     .collect = collect,
     .finish = finish,
     .record = record,
+    .follow = follow,
     .keep = keep,
     .replay = replay,
     .marks = marks,

@@ -134,6 +134,7 @@ void inf_engine_close(InfEngine *m) {
     if (m->table) m->table->close(m->device);
     inf_unmap_memory(m->mirror, m->mirror_bytes);
     inf_profile_close(&m->profile);
+    inf_order_close(&m->order);
     free(m->arg);
     *m = (InfEngine){0};
 }
@@ -158,8 +159,38 @@ void inf_engine_push_all(InfEngine *m, PlanRegion region) {
     inf_engine_push(m, region, 0, m->plan->region_bytes[region]);
 }
 
+void inf_engine_use(InfEngine *m, const void *at, int64_t bytes, bool written) {
+    if (m->order.on) inf_order_use(&m->order, (uint64_t)(uintptr_t)at, (uint64_t)bytes, written);
+}
+
+void inf_engine_use_all(InfEngine *m) {
+    if (m->order.on) inf_order_use(&m->order, 0, UINT64_MAX, true);
+}
+
+void inf_engine_follow(InfEngine *m) {
+    const uint32_t *waits;
+    if (!m->order.on) return;
+    uint32_t count = inf_order_end(&m->order, &waits);
+    m->table->follow(m->device, waits, count);
+}
+
+/* Two launches of one kernel share its counters, two products the library's workspace. */
+static void follow(InfEngine *m, const PlanStep *step) {
+    const PlanKernel *kernel = &m->plan->kernel[step->kernel];
+    uint64_t token = kernel->kind == PLAN_KERNEL_matmul ? 0 : 1 + step->kernel;
+    if (!m->order.on) return;
+    inf_order_use(&m->order, token % INF_ORDER_TOKENS, 1, true);
+    for (uint32_t i = 0; i < step->narg; i++) {
+        const PlanArg *arg = &m->plan->arg[step->arg + i];
+        inf_engine_use(m, m->arg[i], arg->bytes, arg->written);
+    }
+    inf_engine_follow(m);
+}
+
 static void launch(InfEngine *m, const PlanStep *step) {
     const Plan *plan = m->plan;
+    const PlanKernel *kernel = &plan->kernel[step->kernel];
+    if (kernel->kind == PLAN_KERNEL_cuda && kernel->grid == 0) return;
     for (uint32_t i = 0; i < step->narg; i++) {
         const PlanArg *arg = &plan->arg[step->arg + i];
         int64_t offset = arg->offset;
@@ -168,6 +199,7 @@ static void launch(InfEngine *m, const PlanStep *step) {
         m->arg[i] = m->on_device[arg->region] + offset;
     }
     InfLaunch one = {step->kernel, step->narg, m->arg, &m->env};
+    follow(m, step);
     if (!m->profile.on) {
         m->table->launch(m->device, &one);
         return;

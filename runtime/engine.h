@@ -12,6 +12,7 @@
 #include <stddef.h>
 
 #include "runtime/device.h"
+#include "runtime/order.h"
 #include "runtime/plan.h"
 #include "runtime/profile.h"
 #include "runtime/status.h"
@@ -31,6 +32,7 @@ typedef struct InfEngine {
     InfEnv env;
     void **arg; /* the operands of one launch */
     bool use_graphs, graph[INF_GRAPH_COUNT];
+    InfOrder order; /* while a graph is recorded */
     InfProfile profile;
     InfCeiling ceiling; /* measured with the kernels' times */
 } InfEngine;
@@ -61,6 +63,12 @@ InfCode inf_cpu_check(InfError *e, const Plan *plan);
 
 /* Runs the steps of Plan.chunk[chunk]. */
 void inf_engine_run(InfEngine *m, uint32_t chunk);
+
+/* While a graph is recorded: the next launch uses a range on the device, or all memory; it follows
+ * those that used the same. */
+void inf_engine_use(InfEngine *m, const void *at, int64_t bytes, bool written);
+void inf_engine_use_all(InfEngine *m);
+void inf_engine_follow(InfEngine *m);
 
 static inline void *inf_engine_at(const InfEngine *m, PlanRegion region, int64_t offset) {
     return m->base[region] + offset;

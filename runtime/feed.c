@@ -82,8 +82,12 @@ void inf_feed_send(InfLoader *l, InfEngine *m, uint64_t position, InfDeviceMomen
     out->key = out->half_bits = 0;
 }
 
-static void *input_at(const InfEngine *m, const PlanInput *input) {
-    return input ? m->on_device[input->at.region] + input->at.offset : NULL;
+/* Where an input is; every kind has four bytes an element. */
+static void *input_at(InfEngine *m, const PlanInput *input) {
+    if (!input) return NULL;
+    void *at = m->on_device[input->at.region] + input->at.offset;
+    inf_engine_use(m, at, input->dim[0] * inf_input_elements(input) * 4, true);
+    return at;
 }
 
 void inf_feed_stage(const InfLoader *l, InfEngine *m, const PlanProgram *program, uint64_t first) {
@@ -97,5 +101,6 @@ void inf_feed_stage(const InfLoader *l, InfEngine *m, const PlanProgram *program
         .batch = program->batch,
         .sample_pixels = (int64_t)sample_pixels(l),
     };
+    inf_engine_follow(m);
     m->table->stage(m->device, &stage);
 }

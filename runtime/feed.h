@@ -25,7 +25,7 @@ InfCode inf_feed_place(InfError *e, InfLoader *l, InfEngine *m, unsigned char *a
  * when they are streamed. */
 void inf_feed_send(InfLoader *l, InfEngine *m, uint64_t position, InfDeviceMoment *out);
 
-/* Puts one microbatch into the program's inputs.
+/* Puts one microbatch into the program's inputs; while a graph is recorded, behind what uses them.
  *   first   its first sample within the submission */
 void inf_feed_stage(const InfLoader *l, InfEngine *m, const PlanProgram *program, uint64_t first);
 

@@ -17,6 +17,23 @@ static void count_steps(const Plan *plan, uint32_t begin, uint32_t end, int64_t 
     }
 }
 
+InfLaunches inf_kernels_launches(const Plan *plan, uint32_t begin, uint32_t end) {
+    InfLaunches sum = {0, 0};
+    for (uint32_t s = begin; s < end; s++) {
+        const PlanStep *step = &plan->step[s];
+        if (step->kind == STEP_LAUNCH) {
+            sum.launches++;
+            sum.args += step->narg;
+            continue;
+        }
+        InfLaunches body = inf_kernels_launches(plan, s + 1, s + 1 + step->nbody);
+        sum.launches += step->count * body.launches;
+        sum.args += step->count * body.args;
+        s += step->nbody;
+    }
+    return sum;
+}
+
 void inf_kernels_count(const Plan *plan, int64_t *calls) {
     const PlanRank *rank = &plan->program[0].rank[0];
     memset(calls, 0, plan->nkernel * sizeof *calls);

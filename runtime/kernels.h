@@ -10,6 +10,12 @@
 /* Launches of each kernel in one training step; `calls` has plan->nkernel entries. */
 void inf_kernels_count(const Plan *plan, int64_t *calls);
 
+/* How many launches steps [begin, end) make, and with how many arguments altogether. */
+typedef struct InfLaunches {
+    int64_t launches, args;
+} InfLaunches;
+InfLaunches inf_kernels_launches(const Plan *plan, uint32_t begin, uint32_t end);
+
 /* Floating-point operations and bytes of one training step. */
 typedef struct InfTraffic {
     int64_t bytes, flops;

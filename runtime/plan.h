@@ -133,6 +133,9 @@ typedef struct PlanArg {
     uint32_t stride;
     uint8_t nstride;
     uint8_t region;
+    /* Target "cuda": what tells which launches may run side by side. */
+    uint8_t written; /* the kernel writes there, else it only reads */
+    int64_t bytes;   /* from the address on */
 } PlanArg;
 
 typedef enum StepKind {

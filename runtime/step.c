@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "runtime/feed.h"
+#include "runtime/kernels.h"
 #include "runtime/signals.h"
 
 /* What of a program's tasks to run. */
@@ -52,6 +53,8 @@ static bool spoiled(const InfEngine *m) {
 static void enqueue(InfEngine *m, const InfLoader *l, const Work *work) {
     const PlanRank *rank = &m->plan->program[work->program].rank[0];
     int32_t staged = -1;
+    inf_engine_use_all(m);
+    inf_engine_follow(m);
     m->table->enter(m->device);
     for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++) {
         const PlanTask *task = &m->plan->task[i];
@@ -65,7 +68,38 @@ static void enqueue(InfEngine *m, const InfLoader *l, const Work *work) {
         }
         inf_engine_run(m, task->program);
     }
+    inf_engine_use_all(m);
+    inf_engine_follow(m);
     m->table->leave(m->device);
+}
+
+/* Launches of a submission, and the arguments of all. */
+static void count_work(const InfEngine *m, const Work *work, uint32_t *launches, uint32_t *args) {
+    const PlanRank *rank = &m->plan->program[work->program].rank[0];
+    int64_t n = 2, uses = 2;
+    for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++) {
+        const PlanChunk *chunk = &m->plan->chunk[m->plan->task[i].program];
+        InfLaunches sum = inf_kernels_launches(m->plan, chunk->begin, chunk->end);
+        n += sum.launches + 1;
+        uses += sum.launches + sum.args + 3;
+    }
+    INF_ASSERT(n < UINT32_MAX && uses < UINT32_MAX);
+    *launches = (uint32_t)n;
+    *args = (uint32_t)uses;
+}
+
+/* Records a submission as a graph, in which launches wait only for what they need. */
+static void record(InfEngine *m, const InfLoader *l, const Work *work, uint32_t which) {
+    uint32_t launches, args;
+    InfError none = {0};
+    count_work(m, work, &launches, &args);
+    /* Without memory for it each launch waits for the one before. */
+    if (inf_order_open(&none, launches, args, &m->order) != INF_OK) inf_error_free(&none);
+    m->table->record(m->device, m->order.on ? launches : 0);
+    enqueue(m, l, work);
+    m->table->keep(m->device, (int)which);
+    inf_order_close(&m->order);
+    m->graph[which] = true;
 }
 
 /* Hands one submission over: replayed from a graph where there is one, recorded the first time. */
@@ -75,12 +109,7 @@ static void submit(InfEngine *m, InfLoader *l, const Work *work, InfTicket *tick
     if (!m->table->shared) inf_feed_send(l, m, work->position, &ticket->moment);
     m->table->ticket(m->device, ticket);
     if (graph && m->use_graphs && !m->profile.on) {
-        if (!m->graph[which]) {
-            m->table->record(m->device);
-            enqueue(m, l, work);
-            m->table->keep(m->device, (int)which);
-            m->graph[which] = true;
-        }
+        if (!m->graph[which]) record(m, l, work, which);
         m->table->replay(m->device, (int)which);
     } else {
         enqueue(m, l, work);

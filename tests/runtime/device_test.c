@@ -58,6 +58,18 @@ static PlanImage images[] = {
     {"sm_80", NULL, NULL}, {"sm_90a", NULL, NULL}, {"compute_80", NULL, NULL}};
 static PlanKernel kernels[KERNELS];
 
+/* What each kernel's arguments reach, and where it writes; toy.c has them in this order. */
+static const struct {
+    int32_t bytes;
+    bool written;
+} reaches[] = {
+    {512, 0}, {512, 0},  {64, 0},   {16, 0},   {32, 1},  {4, 1},  {4, 1},
+    {12, 0},  {4, 1},    {4, 1},    {64, 0},   {16, 0},  {32, 0}, {512, 1},
+    {512, 1}, {1024, 1}, {1024, 0}, {1024, 1}, {128, 1},
+};
+enum { ARGS = 19 };
+static PlanArg args[ARGS];
+
 /* The toy for CUDA. Code that does not fit the device must not be chosen: it cannot be loaded. */
 static Plan cuda_plan(void) {
     static const unsigned char wrong[] = "not an image at all";
@@ -75,6 +87,12 @@ static Plan cuda_plan(void) {
         images[i].bytes = i == 1 ? (const unsigned char *)&image : wrong;
         images[i].end = images[i].bytes + (i == 1 ? sizeof image : sizeof wrong);
     }
+    for (int i = 0; i < ARGS; i++) {
+        args[i] = toy_plan.arg[i];
+        args[i].bytes = reaches[i].bytes;
+        args[i].written = reaches[i].written;
+    }
+    plan.arg = args;
     plan.target = "cuda";
     plan.kernel = kernels;
     plan.image = images;

@@ -10,7 +10,7 @@
 #include "runtime/device.h"
 
 enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NO_DEVICE = 100, BAD_IMAGE = 200, FAILED = 700 };
-enum { STREAMS = 8, QUEUE = 1 << 16 };
+enum { STREAMS = 8, QUEUE = 1 << 16, NODES = 256 };
 
 typedef struct Event {
     int recorded, reached; /* how often */
@@ -20,19 +20,24 @@ typedef struct Work {
     void (*run)(void *data);
     void *data;
     Event *record, *wait;
-    int number; /* of that recording */
+    int number;          /* of that recording */
+    struct Work **after; /* in a graph: what has to be done before */
+    size_t after_count;
+    bool done;
 } Work;
+
+typedef struct Graph {
+    Work *node[NODES];
+    int count;
+} Graph;
 
 typedef struct Stream {
     Work *work;
     int count, done;
-    bool capturing;
+    Graph *graph;      /* while one is recorded */
+    Work *next[NODES]; /* what the next node comes after */
+    size_t next_count;
 } Stream;
-
-typedef struct Graph {
-    Work *work;
-    int count;
-} Graph;
 
 typedef struct Function {
     FakeKernel kernel;
@@ -94,7 +99,21 @@ static void run_until(Stream *s, const Event *event, int number) {
     if (s->done == s->count) s->done = s->count = 0;
 }
 
+static void add_node(Stream *s, Work w) {
+    Work *node = keep(sizeof *node);
+    *node = w;
+    node->after = keep(s->next_count * sizeof *node->after);
+    node->after_count = s->next_count;
+    memcpy(node->after, s->next, s->next_count * sizeof *node->after);
+    s->next[0] = s->graph->node[s->graph->count++] = node;
+    s->next_count = 1;
+}
+
 static void put(Stream *s, Work w) {
+    if (s->graph) {
+        add_node(s, w);
+        return;
+    }
     if (s->count == QUEUE) run_all(s);
     s->work[s->count++] = w;
 }
@@ -380,42 +399,52 @@ int cuLaunchKernel(Function *f, unsigned grid_x, unsigned grid_y, unsigned grid_
     return OK;
 }
 
-/* --- graphs: a list of work --- */
+/* --- graphs: launches run as late, and in as wrong an order, as they may --- */
 
 int cuStreamBeginCapture_v2(Stream *s, int mode) {
     (void)mode;
     run_all(s);
-    s->capturing = true;
+    s->graph = keep(sizeof *s->graph);
+    s->next_count = 0;
+    return OK;
+}
+
+int cuStreamGetCaptureInfo_v2(Stream *s, int *status, uint64_t *id, Graph **graph, Work ***nodes,
+                              size_t *count) {
+    *status = s->graph != NULL;
+    if (id || graph) return INVALID;
+    *nodes = s->next;
+    *count = s->next_count;
+    return OK;
+}
+
+int cuStreamUpdateCaptureDependencies(Stream *s, Work **nodes, size_t count, unsigned flags) {
+    if (!s->graph || flags != 1) return INVALID;
+    memcpy(s->next, nodes, count * sizeof *nodes);
+    s->next_count = count;
     return OK;
 }
 
 int cuStreamEndCapture(Stream *s, Graph **out) {
-    Graph *graph = calloc(1, sizeof *graph);
-    if (!s->capturing) return INVALID;
-    graph->work = calloc((size_t)s->count + 1, sizeof(Work));
-    memcpy(graph->work, s->work, (size_t)s->count * sizeof(Work));
-    graph->count = s->count;
-    s->count = s->done = 0;
-    s->capturing = false;
-    *out = graph;
+    if (!s->graph) return INVALID;
+    *out = s->graph;
+    s->graph = NULL;
     return OK;
 }
 
 int cuGraphInstantiateWithFlags(Graph **out, Graph *graph, unsigned long long flags) {
     (void)flags;
-    *out = malloc(sizeof **out);
-    **out = *graph;
+    *out = graph;
     return OK;
 }
 
 int cuGraphDestroy(Graph *graph) {
-    free(graph);
+    (void)graph;
     return OK;
 }
 
 int cuGraphExecDestroy(Graph *graph) {
-    free(graph->work);
-    free(graph);
+    (void)graph;
     return OK;
 }
 
@@ -425,7 +454,21 @@ int cuGraphUpload(Graph *graph, Stream *s) {
     return OK;
 }
 
+static bool ready(const Work *node) {
+    for (size_t i = 0; i < node->after_count; i++)
+        if (!node->after[i]->done) return false;
+    return !node->done;
+}
+
+/* Of those that are ready, the one recorded last goes first. */
 int cuGraphLaunch(Graph *graph, Stream *s) {
-    for (int i = 0; i < graph->count; i++) put(s, graph->work[i]);
+    for (int i = 0; i < graph->count; i++) graph->node[i]->done = false;
+    for (int left = graph->count; left > 0; left--) {
+        int i = graph->count - 1;
+        while (i >= 0 && !ready(graph->node[i])) i--;
+        if (i < 0) return INVALID;
+        graph->node[i]->done = true;
+        put(s, *graph->node[i]);
+    }
     return OK;
 }
