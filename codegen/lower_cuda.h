@@ -7,6 +7,7 @@
 enum {
     CUDA_THREADS = 256,
     CUDA_WARP = 32,
+    CUDA_TURNS = 8,  /* turns of a loop that are written out */
     CUDA_VECTOR = 4, /* f32 of a 16-byte access */
     CUDA_BLOCKS_MIN =
         264 /* enough to keep a large chip busy: two for each of 132 multiprocessors */
@@ -21,6 +22,11 @@ LoopIdx lower_cuda_open_units(LoopKernel *k, int64_t n, int each);
 
 /* An `if` around what follows when index may reach n; returns the index known to be less. */
 LoopIdx lower_cuda_open_below(LoopKernel *k, LoopIdx index, int64_t n);
+
+/* Opens a loop over [0, n) in order: at once when n is small, else several turns at a time, so that
+ * their loads are under way together; then `body` is called a second time for the rest. */
+typedef void CudaTurnFn(void *data, LoopIdx turn);
+void lower_cuda_turns(LoopKernel *k, int64_t n, CudaTurnFn *body, void *data);
 
 int64_t lower_ceil_div(int64_t a, int64_t b);
 /* The least power of two that is at least n, at most `most`. */

@@ -45,22 +45,48 @@ static void add(Columns *c, int i, LoopIdx lane, LoopVal v) {
     loop_store(k, c->acc[i], lane, reduce_combine(c->r, c->r->red[i], was, v));
 }
 
-/* Adds the thread's places of a piece. */
-static void add_places(Columns *c, LoopIdx piece) {
+/* The places of a thread in a piece that is whole or the last one. */
+typedef struct Places {
+    Columns *c;
+    LoopIdx piece;
+    bool whole;
+} Places;
+
+static void add_place(void *data, LoopIdx turn) {
+    const Places *p = data;
+    Columns *c = p->c;
     Reduce *r = c->r;
     LoopKernel *k = r->k;
     LoopIdx index[NDIM_MAX];
     int depth = k->depth;
-    open_valid(c);
-    LoopIdx step = loop_idx_axis(k, loop_open(k, LOOP_reduce, c->s.piece / c->rows, LOOP_NO_BOUND));
-    LoopIdx place = loop_idx_add(k, loop_idx_scale(k, step, c->rows), c->row);
-    place = loop_idx_add(k, place, loop_idx_scale(k, piece, c->s.piece));
-    place = lower_cuda_open_below(k, place, c->s.units);
+    LoopIdx place = loop_idx_add(k, loop_idx_scale(k, turn, c->rows), c->row);
+    place = loop_idx_add(k, place, loop_idx_scale(k, p->piece, c->s.piece));
+    place =
+        p->whole ? loop_name(k, place, c->s.units) : lower_cuda_open_below(k, place, c->s.units);
     LoopIdx at = loop_idx_add(k, r->kept_at, reduce_place(r, &r->split.reduced, place));
     LoopIdx lane = open_lanes(c);
     at = loop_idx_add(k, loop_idx_add(k, at, c->place), lane);
     reduce_domain_index(r, at, index);
     for (int i = 0; i < r->n; i++) add(c, i, lane, lower_body_value(r->b, r->red[i]->in[0], index));
+    lower_space_close(k, depth);
+}
+
+/* Adds the thread's places of a piece; only the last one may be short. */
+static void add_places(Columns *c, LoopIdx piece) {
+    LoopKernel *k = c->r->k;
+    Places p = {c, piece, c->s.units > 0 && c->s.units % c->s.piece == 0};
+    int64_t turns = c->s.piece / c->rows, last = c->s.pieces - 1;
+    int depth = k->depth;
+    open_valid(c);
+    if (!p.whole && last > 0) {
+        p.whole = true;
+        loop_open_if(k, loop_range(k, piece, 0, last));
+        lower_cuda_turns(k, turns, add_place, &p);
+        loop_close(k);
+        loop_open_if(k, loop_range(k, piece, last, last + 1));
+        p.whole = false;
+    }
+    lower_cuda_turns(k, turns, add_place, &p);
     lower_space_close(k, depth);
 }
 

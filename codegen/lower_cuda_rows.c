@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-enum { UNROLL_MAX = 8, KEPT_ELEMS_MAX = 96 };
+enum { KEPT_ELEMS_MAX = 96 };
 
 /* A value of the domain's shape that stays in registers for later loops. */
 typedef struct Kept {
@@ -79,7 +79,7 @@ static void choose_kept(Rows *w) {
                  .first = ARENA_ARRAY(arena, int, g->nval + 1),
                  .again = ARENA_ARRAY(arena, bool, g->nval + 1)};
     int64_t each = w->steps * w->s.vector;
-    if (w->s.pieces > 1 || w->steps > UNROLL_MAX || w->s.units == 1) return;
+    if (w->s.pieces > 1 || w->steps > CUDA_TURNS || w->s.units == 1) return;
     for (need.loop = 1; need.loop <= w->levels; need.loop++)
         for (int i = 0; i < r->n; i++)
             if (r->level[r->red[i]->out.id] == need.loop) mark_needed(&need, r->red[i]->in[0]);
@@ -105,8 +105,8 @@ static void do_unit(Rows *w, LoopIdx unit, bool exists, LoopIdx step, UnitFn *fn
     LoopIdx index[NDIM_MAX], at = r->kept_at;
     int64_t per_run = r->split.run / w->s.vector;
     int depth = k->depth;
-    LoopIdx u = exists ? loop_name(k, unit, w->s.units)
-                       : lower_cuda_open_below(k, unit, w->s.units);
+    LoopIdx u =
+        exists ? loop_name(k, unit, w->s.units) : lower_cuda_open_below(k, unit, w->s.units);
     if (r->split.reduced.n > 0) {
         LoopIdx outer = reduce_place(r, &r->split.reduced, loop_idx_div(k, u, per_run));
         at = loop_idx_add(k, at, outer);
@@ -130,22 +130,30 @@ static void do_unit(Rows *w, LoopIdx unit, bool exists, LoopIdx step, UnitFn *fn
     lower_space_close(k, depth);
 }
 
-/* All units of the thread in a piece; the piece is whole or the last one. */
+/* The units of a thread in a piece that is whole or the last one. */
+typedef struct Units {
+    Rows *w;
+    LoopIdx first;
+    bool whole;
+    UnitFn *fn;
+    void *extra;
+} Units;
+
+static void do_turn(void *data, LoopIdx turn) {
+    Units *u = data;
+    LoopKernel *k = u->w->r->k;
+    LoopIdx unit = loop_idx_add(k, u->first, loop_idx_scale(k, turn, u->w->s.group));
+    do_unit(u->w, unit, u->whole, turn, u->fn, u->extra);
+}
+
 static void for_units_of(Rows *w, LoopIdx piece, bool whole, UnitFn *fn, void *extra) {
     LoopKernel *k = w->r->k;
+    int64_t group = w->s.group, full = w->s.piece / group;
     LoopIdx begin = loop_idx_scale(k, piece, w->s.piece);
-    int64_t count = w->s.piece, group = w->s.group, full = count / group;
-    bool unroll = w->steps <= UNROLL_MAX;
-    LoopIdx first = loop_idx_add(k, begin, w->lane);
-    if (full > 0) {
-        LoopAxisKind kind = unroll ? LOOP_unroll : LOOP_reduce;
-        LoopIdx step = loop_idx_axis(k, loop_open(k, kind, full, LOOP_NO_BOUND));
-        LoopIdx unit = loop_idx_add(k, first, loop_idx_scale(k, step, group));
-        do_unit(w, unit, whole, step, fn, extra);
-        loop_close(k);
-    }
-    if (count % group)
-        do_unit(w, loop_idx_plus(k, first, full * group), false, loop_idx(k, full), fn, extra);
+    Units u = {w, loop_idx_add(k, begin, w->lane), whole, fn, extra};
+    lower_cuda_turns(k, full, do_turn, &u);
+    u.whole = false;
+    if (w->s.piece % group) do_turn(&u, loop_idx(k, full));
 }
 
 /* Whole pieces have loops without conditions, so that several loads are under way. */

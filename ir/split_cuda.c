@@ -10,7 +10,7 @@ enum {
     BLOCKS_MIN = 264, /* two for each multiprocessor of a large chip */
     BLOCKS_MOST = 1056,
     BLOCK_ELEMS = 16384,
-    UNITS_EACH = 8,   /* of a row that one thread holds in registers */
+    UNITS_EACH = 8, /* of a row that one thread holds in registers */
     PIECE_ELEMS_MIN = 4096,
     PIECES_MAX = 512,
     COLUMNS_WIDE = 128 /* columns that are worth 16-byte accesses */
@@ -112,6 +112,7 @@ enum {
     STAGED = 1024,              /* elements of an operand in shared memory */
     DEPTH_MIN = 16,
     PARTS_MAX = 64,
+    LONG_PART = 2048,
     PART_DEPTH_MIN = 128 /* places of k that are worth a part of their own */
 };
 
@@ -145,6 +146,13 @@ static void share_tile(CudaTiles *s) {
     s->threads = (int)(s->rows / s->row * (s->cols / s->col));
 }
 
+/* The last block adds the parts alone: more only where each of them is a lot of work. */
+static int64_t parts_max(const CudaTiles *s) {
+    int64_t parts = s->k / LONG_PART;
+    if (parts < PARTS_MAX) return PARTS_MAX;
+    return min64(parts, BLOCKS_MIN);
+}
+
 /* The largest tile of which there are enough, not much wider than the product. */
 static void choose_tile(CudaTiles *s) {
     static const int64_t tile[][2] = {{128, 128}, {128, 64}, {64, 64},
@@ -156,7 +164,7 @@ static void choose_tile(CudaTiles *s) {
         if (s->rows < 16) s->rows = 16;
         if (s->cols < 16) s->cols = 16;
         int64_t blocks = s->batch * ceil_div(s->m, s->rows) * ceil_div(s->n, s->cols);
-        int64_t parts = min64(ceil_div(s->k, PART_DEPTH_MIN), PARTS_MAX);
+        int64_t parts = min64(ceil_div(s->k, PART_DEPTH_MIN), parts_max(s));
         if (blocks * parts >= BLOCKS_MIN) break;
     }
 }
@@ -173,7 +181,7 @@ CudaTiles split_cuda_tiles(const Graph *body, const Node *anchor) {
     int64_t blocks = s.batch * ceil_div(s.m, s.rows) * ceil_div(s.n, s.cols);
     int64_t parts = blocks > 0 ? ceil_div(BLOCKS_MIN, blocks) : 1;
     if (blocks >= BLOCKS_MIN / 2) parts = 1;
-    parts = min64(min64(parts, PARTS_MAX), ceil_div(s.k, PART_DEPTH_MIN));
+    parts = min64(min64(parts, parts_max(&s)), ceil_div(s.k, PART_DEPTH_MIN));
     if (parts < 1) parts = 1;
     s.part = ceil_div(ceil_div(s.k, parts), s.depth) * s.depth;
     if (s.part < s.depth) s.part = s.depth;
