@@ -306,7 +306,7 @@ static void plan_train(Program *p) {
                                 .warmup = t->schedule.warmup,
                                 .floor = t->schedule.floor,
                                 .decay_share = t->schedule.decay_share,
-                                .dtype = dtype_name(t->dtype)};
+                                .dtype = t->tf32 ? "tf32" : dtype_name(t->dtype)};
 }
 
 enum { BUFFERS_SHOWN = 10 };

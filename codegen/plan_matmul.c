@@ -24,6 +24,7 @@ static void set_sizes(PlanMatmul *m, const Graph *body, const Node *n) {
                       .ta = s.ta,
                       .tb = s.tb,
                       .dtype = PLAN_f32,
+                      .tf32 = body->mod->train.tf32,
                       .a = argument(body, n->in[0]),
                       .b = argument(body, n->in[1]),
                       .out = (uint8_t)body->nin,

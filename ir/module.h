@@ -100,6 +100,7 @@ typedef struct TrainSettings {
     int64_t seed;
     double clip;          /* 0: off */
     Dtype dtype;
+    bool tf32;            /* factors of f32 products may be rounded to tf32 (CUDA) */
     Optimizer optimizer;
     LrSchedule schedule;
 } TrainSettings;
