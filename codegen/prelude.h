@@ -2,6 +2,7 @@
  * numbers. Carried inside infinic as text and printed before the kernels, after plan.h.
  */
 typedef float inf_v16 __attribute__((vector_size(64)));
+typedef float inf_v8 __attribute__((vector_size(32)));
 typedef float inf_v16u __attribute__((vector_size(64), aligned(4), may_alias));
 
 #define INF_MIN(a, b) ((a) < (b) ? (a) : (b))
@@ -42,14 +43,14 @@ INF_INLINE inf_v16 inf_load16(const float *p) { return *(const inf_v16u *)p; }
 INF_INLINE void inf_store16(float *p, inf_v16 v) { *(inf_v16u *)p = v; }
 
 #define INF_SHUFFLE(...) __builtin_shufflevector(__VA_ARGS__)
+#define INF_LOW(x)       INF_SHUFFLE(x, x, 0, 1, 2, 3, 4, 5, 6, 7)
+#define INF_HIGH(x)      INF_SHUFFLE(x, x, 8, 9, 10, 11, 12, 13, 14, 15)
 
 /* a * b + c, rounded once in every lane. */
 INF_INLINE inf_v16 inf_fma16(inf_v16 a, inf_v16 b, inf_v16 c) {
 #if defined __AVX512F__
     return (inf_v16)__builtin_ia32_vfmaddps512_mask(a, b, c, (unsigned short)-1, 4);
 #elif defined __FMA__
-#define INF_LOW(x)  INF_SHUFFLE(x, x, 0, 1, 2, 3, 4, 5, 6, 7)
-#define INF_HIGH(x) INF_SHUFFLE(x, x, 8, 9, 10, 11, 12, 13, 14, 15)
     return INF_SHUFFLE(__builtin_ia32_vfmaddps256(INF_LOW(a), INF_LOW(b), INF_LOW(c)),
                        __builtin_ia32_vfmaddps256(INF_HIGH(a), INF_HIGH(b), INF_HIGH(c)), 0, 1, 2,
                        3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -63,6 +64,18 @@ INF_INLINE inf_v16 inf_fma16(inf_v16 a, inf_v16 b, inf_v16 c) {
     __builtin_memcpy(&c, z, sizeof z);
     return c;
 #endif
+}
+
+/* Stores the first n of lanes 8 to 15. */
+INF_INLINE void inf_store_high(float *p, inf_v16 v, int64_t n) {
+#if defined __AVX512F__
+    typedef double v4d __attribute__((vector_size(32)));
+    typedef double v8d __attribute__((vector_size(64)));
+    inf_v8 high = (inf_v8)__builtin_ia32_extractf64x4_mask((v8d)v, 1, (v4d){0}, (unsigned char)-1);
+#else
+    inf_v8 high = INF_HIGH(v);
+#endif
+    __builtin_memcpy(p, &high, (uint64_t)n * sizeof(float));
 }
 
 /* Eight rows of 16 (the first `rows` are read) into 16 rows of `rows`: see inf_transpose. */
@@ -105,31 +118,27 @@ INF_INLINE void inf_transpose8(float *to, int64_t to_stride, const float *from, 
         float *d = to + j * to_stride;
         uint64_t bytes = (uint64_t)rows * sizeof(float);
         if (j < cols) __builtin_memcpy(d, &low, bytes);
-        if (4 + j < cols) __builtin_memcpy(d + 4 * to_stride, (char *)&low + 32, bytes);
+        if (4 + j < cols) inf_store_high(d + 4 * to_stride, low, rows);
         if (8 + j < cols) __builtin_memcpy(d + 8 * to_stride, &high, bytes);
-        if (12 + j < cols) __builtin_memcpy(d + 12 * to_stride, (char *)&high + 32, bytes);
+        if (12 + j < cols) inf_store_high(d + 12 * to_stride, high, rows);
     }
 }
 
-/* to[c * to_stride + r] = from[r * from_stride + c] for r < rows, c < cols. */
+/* to[c * to_stride + r] = from[r * from_stride + c] for r < rows, c < cols. A last block of rows or
+ * columns that would stand out is moved back, and turns some a second time. */
 INF_INLINE void inf_transpose(float *restrict to, int64_t to_stride, const float *restrict from,
                               int64_t from_stride, int64_t rows, int64_t cols) {
-    int64_t r = 0;
-    for (; r + 8 <= rows; r += 8) {
-        int64_t c = 0;
-        for (; c + 16 <= cols; c += 16)
-            inf_transpose8(to + c * to_stride + r, to_stride, from + r * from_stride + c,
-                           from_stride, 8, 16);
-        for (; c + 8 <= cols; c += 8)
-            inf_transpose8(to + c * to_stride + r, to_stride, from + r * from_stride + c,
-                           from_stride, 8, 8);
-        if (c < cols)
-            inf_transpose8(to + c * to_stride + r, to_stride, from + r * from_stride + c,
-                           from_stride, 8, cols - c);
-    }
-    for (int64_t c = 0; r < rows && c < cols; c += 16)
-        inf_transpose8(to + c * to_stride + r, to_stride, from + r * from_stride + c, from_stride,
-                       rows - r, INF_MIN(16, cols - c));
+    int64_t high = INF_MIN(8, rows), wide = INF_MIN(16, cols);
+    for (int64_t i = 0; i < rows; i += 8)
+        for (int64_t j = 0; j < cols; j += 16) {
+            int64_t r = INF_MIN(i, rows - high), c = INF_MIN(j, cols - wide);
+            float *t = to + c * to_stride + r;
+            const float *f = from + r * from_stride + c;
+            if (high == 8 && wide == 16)
+                inf_transpose8(t, to_stride, f, from_stride, 8, 16);
+            else
+                inf_transpose8(t, to_stride, f, from_stride, high, wide);
+        }
 }
 
 /* One number in [0, 1) with 24 bits: element `element` of a stream. */
