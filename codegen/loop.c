@@ -278,6 +278,13 @@ LoopVal loop_load_vector(LoopKernel *k, LoopBuf b, LoopIdx at) {
     return load(k, b, at, LOOP_LANES);
 }
 
+void loop_prefetch(LoopKernel *k, LoopBuf b, LoopIdx at) {
+    LOOP_ASSERT(loop_buf_info(k, b)->space != LOOP_reg);
+    LoopStmt *s = stmt_add(k, LOOP_STMT_prefetch);
+    s->buf = b;
+    s->index = at;
+}
+
 LoopVal loop_load_if(LoopKernel *k, LoopBuf b, LoopIdx at, LoopVal condition, double otherwise) {
     LoopStmt *s = stmt_add(k, LOOP_STMT_load);
     s->buf = b;

@@ -117,6 +117,7 @@ typedef enum LoopStmtKind {
     LOOP_STMT_fma,      /* result = arg[0] * arg[1] + arg[2], rounded once */
     LOOP_STMT_splat,    /* result (vector) = arg[0] in every lane */
     LOOP_STMT_load,     /* result = buf[index], or `number` where arg[0] (when given) is false */
+    LOOP_STMT_prefetch, /* asks for the memory of buf[index] ahead of its use */
     LOOP_STMT_store,    /* buf[index] = arg[0], only where arg[1] (when given) is true */
     LOOP_STMT_fold,     /* result = buf[0] after folding buf[0 .. low) by halves with op */
     LOOP_STMT_random,   /* result (f32 in [0, 1)) = element `index` of `stream` */
@@ -270,6 +271,9 @@ LoopVal loop_load(LoopKernel *k, LoopBuf b, LoopIdx at);
 LoopVal loop_load_if(LoopKernel *k, LoopBuf b, LoopIdx at, LoopVal condition, double otherwise);
 /* LOOP_LANES neighbours from `at` of a param or local f32 buffer (any alignment). */
 LoopVal loop_load_vector(LoopKernel *k, LoopBuf b, LoopIdx at);
+/* Asks for the memory of b[at] ahead of its use, which is worth it where a loop walks rows that are
+ * far apart; `at` may lie outside of b. */
+void loop_prefetch(LoopKernel *k, LoopBuf b, LoopIdx at);
 /* Stores a value of 1 lane or, for a vector, LOOP_LANES neighbours. */
 void loop_store(LoopKernel *k, LoopBuf b, LoopIdx at, LoopVal v);
 void loop_store_if(LoopKernel *k, LoopBuf b, LoopIdx at, LoopVal v, LoopVal condition);

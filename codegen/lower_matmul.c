@@ -194,6 +194,8 @@ static void emit_columns(Matmul *c) {
     LoopVal b[2];
     for (int64_t v = 0; v < vectors; v++)
         b[v] = loop_load_vector(k, c->rhs, loop_idx_plus(k, from, v * LOOP_LANES));
+    for (int64_t v = 0; v < vectors; v++) // the next columns: rows are too short to be foreseen
+        loop_prefetch(k, c->rhs, loop_idx_plus(k, from, lanes + v * LOOP_LANES));
     for (int64_t i = 0; i < rows; i++) {
         LoopIdx at = lhs_at(c, loop_idx_plus(k, loop_idx_add(k, c->first_row, row), i), p);
         LoopVal a = loop_splat(k, loop_load(k, c->lhs, at));
@@ -219,7 +221,8 @@ typedef struct DotTile {
     int64_t rows, cols;
 } DotTile;
 
-/* The tile with the fewest cycles: two multiply-adds and two loads a cycle. */
+/* The tile with the fewest cycles: two multiply-adds and two loads a cycle. Of equal ones the one
+ * with the most rows: all of b goes by once for each tile of rows. */
 static DotTile choose_dot_tile(int64_t rows, int64_t cols) {
     DotTile best = {1, 1};
     int64_t least = INT64_MAX;
@@ -228,7 +231,7 @@ static DotTile choose_dot_tile(int64_t rows, int64_t cols) {
             int64_t work = r * c > r + c ? r * c : r + c; // in half cycles
             if (work < 8) work = 8;
             int64_t cost = (work + 2) * ceil_div(rows, r) * ceil_div(cols, c);
-            if (cost < least) {
+            if (cost <= least) {
                 least = cost;
                 best = (DotTile){r, c};
             }

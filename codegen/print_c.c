@@ -113,6 +113,13 @@ static void print_load(Printer *p, const LoopStmt *s) {
     fputs(";\n", p->out);
 }
 
+static void print_prefetch(Printer *p, const LoopStmt *s) {
+    print_line(p);
+    fputs("__builtin_prefetch(&", p->out);
+    print_access(p, s->buf, s->index);
+    fputs(");\n", p->out);
+}
+
 static void print_store(Printer *p, const LoopStmt *s) {
     const LoopBufInfo *b = loop_buf_info(p->k, s->buf);
     print_line(p);
@@ -257,6 +264,7 @@ static PrintStmt *const print_stmt[LOOP_STMT_COUNT] = {
     [LOOP_STMT_fma] = print_fma,
     [LOOP_STMT_splat] = print_splat,
     [LOOP_STMT_load] = print_load,
+    [LOOP_STMT_prefetch] = print_prefetch,
     [LOOP_STMT_store] = print_store,
     [LOOP_STMT_random] = print_random_stmt,
     [LOOP_STMT_fold] = print_fold,

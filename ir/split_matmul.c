@@ -14,7 +14,7 @@ enum {
     DOTS_K_MIN = 512,
     DOTS_BLOCK = 64,
     COLUMNS_BLOCK_ROWS = 32, /* a block stays in the L1 cache with its part of a short b */
-    COLUMNS_BLOCK_COLS = 128,
+    COLUMNS_BLOCK_COLS = 64,
     UNITS_MIN = 16,
     TILES_MIN = 8,
     PART_K_MIN = 512,
