@@ -35,6 +35,8 @@ typedef struct ConvPlan {
     ConvPanels panel;     /* of output channels */
     SplitBlocks channels; /* input channels summed before the next piece of weights is taken */
     ConvBorder border;
+    int64_t wide; /* vectors of neighbouring pixels that a tile holds for each of its channels; 0:
+                     tiles hold vectors of channels for each of their pixels */
 } ConvPlan;
 
 ConvPlan conv_plan(const ConvSizes *s, bool backward);

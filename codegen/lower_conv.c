@@ -7,9 +7,12 @@
  * A unit holds a tile of pixels times the panel in registers and runs over input channels and taps:
  * each input value is broadcast and multiplied with the panel's vectors. A finished tile is turned
  * into the order of the result, [channel][pixel], in a local block; when all tiles are done the
- * epilogue runs over that block. Where taps fall outside of the input, they are left out (rows by
- * the bounds of a loop, columns in the text, a text for each tile of a row), or, on shapes with too
- * many cases, the unit's part of the input is first copied into a local array that holds zeros.
+ * epilogue runs over that block. Where sums are short, a tile holds channels times vectors of
+ * neighbouring pixels instead: each weight is broadcast, and nothing is to be turned.
+ *
+ * Where taps fall outside of the input, they are left out (rows by the bounds of a loop, columns in
+ * the text, a text for each tile of a row), or, on shapes with too many cases, the unit's part of
+ * the input is first copied into a local array that holds zeros.
  *
  * The input gradient is the same computation with channels exchanged and the kernel reversed. With
  * stride s its pixels fall into s * s phases, each of which meets every s-th tap only: phases are
@@ -321,6 +324,49 @@ static void emit_block(Conv *c) {
     emit_tiles(c, first, emit_tile_and_turn);
 }
 
+/* The whole sum of a block in tiles of channels and vectors of neighbouring pixels: each weight is
+ * broadcast, and nothing has to be turned. */
+static void emit_block_wide(Conv *c) {
+    LoopKernel *k = c->k;
+    const ConvAxis *y = &c->p.y, *x = &c->p.x;
+    int64_t vectors = c->p.wide, channels = LOOP_LANES / vectors;
+    int64_t count = ceil_div(x->block.size, LOOP_LANES), area = y->block.size * x->block.size;
+    LoopIdx row = loop_idx_axis(k, loop_open(k, LOOP_serial, y->block.size, LOOP_NO_BOUND));
+    LoopIdx pair = loop_idx_axis(k, loop_open(k, LOOP_serial, count / vectors, LOOP_NO_BOUND));
+    LoopIdx lane = loop_idx_axis(
+        k, loop_open(k, LOOP_serial, c->p.panel.lanes / channels, LOOP_NO_BOUND));
+    lane = loop_idx_scale(k, lane, channels);
+    LoopIdx col[2];
+    for (int64_t v = 0; v < vectors; v++)
+        col[v] = clamped_start(k, loop_idx_plus(k, loop_idx_scale(k, pair, vectors), v), count,
+                               LOOP_LANES, x->block.size);
+    LoopBuf acc = loop_reg(k, "acc", DT_f32, channels * vectors, LOOP_LANES);
+    LoopVal zero = loop_splat(k, loop_const(k, DT_f32, 0.0)), in[2];
+    for (int64_t i = 0; i < channels * vectors; i++) loop_store(k, acc, loop_idx(k, i), zero);
+    LoopIdx ci = loop_idx_axis(k, loop_open(k, LOOP_reduce, c->p.ci, LOOP_NO_BOUND));
+    LoopIdx a = loop_idx_axis(k, loop_open(k, LOOP_reduce, y->taps, LOOP_NO_BOUND));
+    LoopIdx b = loop_idx_axis(k, loop_open(k, LOOP_reduce, x->taps, LOOP_NO_BOUND));
+    LoopIdx in_y = join(k, loop_idx_add(k, c->origin_y, row), y->step, a);
+    LoopIdx at = join(k, join(k, join(k, c->sample, c->p.ci, ci), y->in, in_y), x->in, b);
+    for (int64_t v = 0; v < vectors; v++)
+        in[v] = loop_load_vector(k, c->input, add3(k, at, c->origin_x, col[v]));
+    LoopIdx weight = loop_idx_add(k, weight_at(c, ci, a, b), lane);
+    for (int64_t i = 0; i < channels; i++) {
+        LoopVal w = loop_splat(k, loop_load(k, c->b->workspace, loop_idx_plus(k, weight, i)));
+        for (int64_t v = 0; v < vectors; v++) {
+            LoopIdx r = loop_idx(k, i * vectors + v);
+            loop_store(k, acc, r, loop_fma(k, in[v], w, loop_load(k, acc, r)));
+        }
+    }
+    for (int i = 0; i < 3; i++) loop_close(k);
+    for (int64_t i = 0; i < channels * vectors; i++) {
+        LoopIdx to = join(k, lane, area, join(k, row, x->block.size, col[i % vectors]));
+        loop_store(k, c->sum, loop_idx_plus(k, to, i / vectors * area),
+                   loop_load(k, acc, loop_idx(k, i)));
+    }
+    for (int i = 0; i < 3; i++) loop_close(k);
+}
+
 /* The same with the input channels in pieces; what was summed so far waits in c->tile. */
 static void emit_block_in_pieces(Conv *c) {
     LoopKernel *k = c->k;
@@ -427,10 +473,13 @@ static void emit_unit(Conv *c) {
     int64_t tiles = pieces ? c->p.y.tiles * c->p.x.tiles : 1;
     open_unit(c);
     c->sum = loop_local(k, "sum", DT_f32, lanes * area);
-    c->tile = loop_local(k, "tile", DT_f32, tiles * c->p.y.tile * c->p.x.tile * lanes);
+    if (!c->p.wide)
+        c->tile = loop_local(k, "tile", DT_f32, tiles * c->p.y.tile * c->p.x.tile * lanes);
     if (c->p.border == CONV_copy)
         c->copied = loop_local(k, "in", DT_f32, c->p.channels.size * c->p.y.span * c->p.x.span);
-    if (pieces)
+    if (c->p.wide)
+        emit_block_wide(c);
+    else if (pieces)
         emit_block_in_pieces(c);
     else
         emit_block(c);
