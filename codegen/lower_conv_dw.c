@@ -32,6 +32,7 @@ typedef struct ConvDw {
     LoopIdx part, panel, first; /* first input channel */
     LoopIdx sample, origin_y, origin_x;
     LoopIdx rows, cols; /* bounds of loops over pixels */
+    LoopIdx next;       /* dy of the next block: its first pixel in the panel's first channel */
 } ConvDw;
 
 /* --- small helpers over indices --- */
@@ -89,6 +90,21 @@ static void emit_turn(ConvDw *c) {
                            .from_stride = s->ho * s->wo,
                            .rows = lanes_here,
                            .cols = cols});
+    loop_close(k);
+}
+
+/* Asks for dy of the next block while tile `i` of `tiles` is summed: it lies in many short pieces,
+ * which the processor does not foresee. */
+static void emit_ask(ConvDw *c, LoopIdx i, int64_t tiles) {
+    LoopKernel *k = c->k;
+    if (c->d.cols.count > 1 || c->d.blocks == 1) return;
+    int64_t each = (c->d.panel.lanes + tiles - 1) / tiles;
+    int64_t vectors = (c->d.rows.size * c->s.wo + LOOP_LANES - 1) / LOOP_LANES;
+    LoopIdx lane = open_axis(k, LOOP_serial, each, LOOP_NO_BOUND);
+    LoopIdx v = open_axis(k, LOOP_serial, vectors, LOOP_NO_BOUND);
+    LoopIdx plane = loop_idx_scale(k, join(k, i, each, lane), c->s.ho * c->s.wo);
+    loop_prefetch(k, c->dy, loop_idx_add(k, c->next, join(k, v, LOOP_LANES, plane)));
+    loop_close(k);
     loop_close(k);
 }
 
@@ -199,6 +215,7 @@ static void emit_all_channels(ConvDw *c) {
     bool even = last == size;
     if (even) {
         LoopIdx i = open_axis(k, LOOP_serial, size / step, LOOP_NO_BOUND);
+        emit_ask(c, i, size / step);
         emit_channels(c, join(k, i, step, c->first), step);
         loop_close(k);
         if (size % step)
@@ -222,6 +239,11 @@ static void emit_all_channels(ConvDw *c) {
 static void emit_block(ConvDw *c, LoopIdx block) {
     LoopKernel *k = c->k;
     const ConvDwSplit *d = &c->d;
+    LoopIdx next = loop_idx_div(k, loop_idx_plus(k, block, 1), d->rows.count);
+    LoopIdx channel = join(k, next, c->s.co, loop_idx_scale(k, c->panel, d->panel.lanes));
+    LoopIdx next_rows = loop_idx_mod(k, loop_idx_plus(k, block, 1), d->rows.count);
+    LoopIdx next_y = loop_idx_scale(k, next_rows, d->rows.size);
+    c->next = loop_idx_scale(k, join(k, channel, c->s.ho, next_y), c->s.wo);
     c->origin_x = loop_idx_scale(k, loop_idx_mod(k, block, d->cols.count), d->cols.size);
     block = loop_idx_div(k, block, d->cols.count);
     c->origin_y = loop_idx_scale(k, loop_idx_mod(k, block, d->rows.count), d->rows.size);

@@ -9,7 +9,7 @@
 enum {
     LANES = 16,
     UNITS_MIN = 16,         /* pieces of work a kernel is cut into, where its shape allows */
-    BLOCK_PIXELS_MAX = 192, /* output pixels of a block: a panel of them fits into the L1 cache */
+    BLOCK_PIXELS_MAX = 96,  /* output pixels of a block: a panel of them is a quarter of the L1 */
     WIDTH_MAX = 192,
     PART_FLOATS_MAX = 131072 /* a unit's piece of the gradient fits into the L2 cache */
 };
