@@ -11,11 +11,12 @@
 typedef struct Columns {
     Reduce *r;
     CudaReduce s;
-    int64_t rows, wide;    /* rows of threads; columns of a tile */
-    LoopIdx row, column;   /* of the thread; column: its first of the tile, times vector */
-    LoopIdx place;         /* its first column of the run */
-    LoopVal valid;         /* that column exists; id 0: always */
-    LoopBuf *acc, *shared; /* by reduction */
+    int64_t rows, wide;  /* rows of threads; columns of a tile */
+    LoopIdx row, column; /* of the thread; column: its first of the tile, times vector */
+    LoopIdx place;       /* its first column of the run */
+    LoopVal valid;       /* that column exists; id 0: always */
+    LoopBuf *acc;        /* by reduction: the thread's sums */
+    LoopBuf *shared;     /* by reduction: [rows][wide], one array for all of a dtype */
 } Columns;
 
 static LoopIdx open_lanes(Columns *c) {
@@ -90,27 +91,34 @@ static void add_places(Columns *c, LoopIdx piece) {
     lower_space_close(k, depth);
 }
 
-/* Sums of all rows of threads, in the shared arrays' first row, visible to its threads. */
-static void fold_rows(Columns *c) {
+/* Folds reduction i over the rows of threads; the first row's threads get the sums in acc. */
+static void fold_rows_of(Columns *c, int i) {
     Reduce *r = c->r;
     LoopKernel *k = r->k;
     LoopIdx own = loop_idx_add(k, loop_idx_scale(k, c->row, c->wide), c->column);
     int depth = k->depth;
     LoopIdx lane = open_lanes(c);
-    for (int i = 0; i < r->n; i++)
-        loop_store(k, c->shared[i], loop_idx_add(k, own, lane), loop_load(k, c->acc[i], lane));
+    loop_store(k, c->shared[i], loop_idx_add(k, own, lane), loop_load(k, c->acc[i], lane));
     lower_space_close(k, depth);
     for (int64_t half = c->rows / 2; half > 0; half /= 2) {
         loop_sync(k);
         loop_open_if(k, loop_range(k, c->row, 0, half));
         lane = open_lanes(c);
         LoopIdx at = loop_idx_add(k, own, lane);
-        for (int i = 0; i < r->n; i++) {
-            LoopVal a = loop_load(k, c->shared[i], at);
-            LoopVal b = loop_load(k, c->shared[i], loop_idx_plus(k, at, half * c->wide));
-            loop_store(k, c->shared[i], at, reduce_combine(r, r->red[i], a, b));
-        }
+        LoopVal a = loop_load(k, c->shared[i], at);
+        LoopVal b = loop_load(k, c->shared[i], loop_idx_plus(k, at, half * c->wide));
+        LoopVal sum = reduce_combine(r, r->red[i], a, b);
+        loop_store(k, c->shared[i], at, sum);
+        if (half == 1) loop_store(k, c->acc[i], lane, sum);
         lower_space_close(k, depth);
+    }
+}
+
+/* One after another, so that they can share an array. */
+static void fold_rows(Columns *c) {
+    for (int i = 0; i < c->r->n; i++) {
+        if (i > 0) loop_sync(c->r->k);
+        fold_rows_of(c, i);
     }
 }
 
@@ -129,7 +137,7 @@ static LoopIdx result_at(Columns *c, LoopIdx lane) {
 }
 
 static LoopVal folded(Columns *c, int i, LoopIdx lane) {
-    return loop_load(c->r->k, c->shared[i], loop_idx_add(c->r->k, c->column, lane));
+    return loop_load(c->r->k, c->acc[i], lane);
 }
 
 static void finish(Columns *c) {
@@ -205,8 +213,12 @@ void lower_cuda_columns(Reduce *r) {
     c.wide = c.s.group * c.s.vector;
     c.acc = ARENA_ARRAY(arena, LoopBuf, r->n);
     c.shared = ARENA_ARRAY(arena, LoopBuf, r->n);
-    for (int i = 0; i < r->n; i++)
-        c.shared[i] = loop_shared(k, "rows", reduce_dtype(r, r->red[i]), c.rows * c.wide);
+    for (int i = 0; i < r->n; i++) {
+        Dtype dtype = reduce_dtype(r, r->red[i]);
+        for (int j = 0; j < i && !c.shared[i].id; j++)
+            if (reduce_dtype(r, r->red[j]) == dtype) c.shared[i] = c.shared[j];
+        if (!c.shared[i].id) c.shared[i] = loop_shared(k, "rows", dtype, c.rows * c.wide);
+    }
     LoopIdx tile;
     int64_t tiles;
     LoopIdx piece = open_blocks(&c, &tile, &tiles);

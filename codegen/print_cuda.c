@@ -329,7 +329,7 @@ static void print_param(Printer *p, int i) {
 void loop_print_cuda(const LoopKernel *k, const char *name, FILE *out) {
     Printer p = print_start(k, &words, name, out);
     if (k->counters) fprintf(out, "INF_COUNTERS(%s_count, %" PRId64 ")\n", name, k->counters);
-    fprintf(out, "INF_KERNEL(%d) %s(", k->threads, name);
+    fprintf(out, "INF_KERNEL(%d) %s(", k->threads ? k->threads : 32, name);
     for (int i = 0; i < k->nparam; i++) print_param(&p, i);
     fputs("InfDeviceEnv env) {\n", out);
     print_block(&p, &k->block[0]);
