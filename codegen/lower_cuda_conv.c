@@ -1,4 +1,5 @@
-/* lower_cuda_conv.c - convolutions for CUDA as products whose operands are found by index:
+/* lower_cuda_conv.c - convolutions for CUDA. At stride 1 they are direct (lower_cuda_direct.c),
+ * else products whose operands are found by index:
  *
  *   conv2d     rows are output pixels (sample, y, x), columns output channels; the sum runs over
  *              input channels and taps
@@ -6,6 +7,7 @@
  *   conv2d_dw  rows are output channels, columns input channels and taps; over output pixels
  */
 #include "codegen/lower_cuda_gemm.h"
+#include "codegen/lower_cuda_image.h"
 
 typedef struct Taps {
     LoopIdx channel, y, x;
@@ -162,6 +164,13 @@ static LoopKernel *lower_conv(LowerContext *ctx, const Graph *g, const Node *ker
     t.k = t.b->k;
     t.anchor = lower_body_anchor(t.b, op);
     const ConvSizes sizes = split_conv_sizes(t.b->body, t.anchor);
+    if (op == OP_conv2d_dw) {
+        const CudaConvDw direct = split_cuda_conv_dw(&sizes);
+        if (direct.fits) return lower_cuda_direct_dw(ctx, g, kernel, &direct);
+    } else {
+        const CudaConv direct = split_cuda_conv(&sizes, op == OP_conv2d_dx);
+        if (direct.fits) return lower_cuda_direct(t.b, t.anchor, &direct);
+    }
     t.sizes = &sizes;
     t.s = split_cuda_tiles(t.b->body, t.anchor);
     lower_cuda_gemm(&t);

@@ -1,6 +1,7 @@
 /* lower_cuda_matmul.c - small and thin matrix products for CUDA; others go to the device's library
  * (split_cuda_library) and have no kernel. */
 #include "codegen/lower_cuda_gemm.h"
+#include "codegen/lower_cuda_thin.h"
 
 /* Element (row, column) of operand `which`, stored with `cols` a row. */
 static GemmPlace place(CudaGemm *t, int which, LoopIdx batch, LoopIdx row, LoopIdx col) {
@@ -39,6 +40,8 @@ LoopKernel *lower_cuda_matmul(LowerContext *ctx, const Graph *g, const Node *ker
                   .a = place_a,
                   .b_place = place_b,
                   .index = index_of};
+    const CudaThin thin = split_cuda_thin(b->body, t.anchor);
+    if (thin.fits) return lower_cuda_thin(b, t.anchor, &thin);
     t.s = split_cuda_tiles(b->body, t.anchor);
     t.a_along_k = !node_int(t.anchor, ATTR_ta, 0);
     t.b_along_k = node_int(t.anchor, ATTR_tb, 0);

@@ -85,6 +85,19 @@ typedef struct CudaTiles {
 
 CudaTiles split_cuda_tiles(const Graph *body, const Node *anchor);
 
+/* Products of few rows or a short k with a long row (split_cuda_thin.c): tiles of rows x wide, k in
+ * `parts` equal parts in pieces of `depth` in shared memory, `together` places at once. Parts lie
+ * in the workspace as [part][m][n] and are added in order. */
+typedef struct CudaThin {
+    bool fits;
+    int64_t m, n, k;
+    int64_t rows, wide, down, across;
+    int64_t parts, part, depth, together;
+    int threads;
+} CudaThin;
+
+CudaThin split_cuda_thin(const Graph *body, const Node *matmul);
+
 /* Whether a product is left to the device's library. */
 bool split_cuda_library(const Graph *body, const Node *matmul);
 
@@ -128,6 +141,49 @@ ConvDwSplit split_conv_dw(const ConvSizes *s);
 
 /* Bytes: packed weights, or the parts of the weight gradient. */
 int64_t split_conv_workspace(const Graph *body, const Node *conv);
+
+/* Convolutions at stride 1 for CUDA (split_cuda_conv.c). Forward, and the input gradient as a
+ * convolution with turned taps: a block makes a strip of `rows` rows of `outs` channels of one
+ * sample, a thread `pixels` neighbours of a row in `channels` channels; `chunk` input channels are
+ * in shared memory at once. Every element is one sum in the order of (channel, row, column). */
+typedef struct CudaConv {
+    bool fits;                  /* else: a product (CudaTiles) */
+    bool turned;
+    int64_t n, sum, out;        /* samples, channels that are summed, that are made */
+    int64_t hi, wi, ho, wo, kh, kw, ph, pw;
+    int64_t pixels, channels;   /* of a thread */
+    int64_t rows, outs;         /* of a block */
+    int64_t tiles, groups, strips; /* threads along a row, along channels; strips of a sample */
+    int64_t chunk;
+    int64_t span, pitch, rows_in;  /* of a tile's input row, and how far apart they lie */
+    int64_t taps, w_pitch;         /* of one pair of channels; of one output channel */
+    int64_t out_pitch;             /* of a strip of results */
+    int64_t x_floats, w_floats;    /* of shared memory */
+    int threads;
+} CudaConv;
+
+CudaConv split_cuda_conv(const ConvSizes *s, bool dx);
+
+/* The weight gradient: a block sums `part` strips of `rows` output rows for outs x ins channels; a
+ * cell is `channels` output channels by one input channel by all taps, `lanes` threads share a
+ * cell's runs of `run` quads of a row and fold by halves. Parts lie in the workspace as
+ * [part][co][ci][kh][kw]; a second launch adds them: CUDA_PART_ROWS threads every so many-th part
+ * in order, then these in order. */
+enum { CUDA_PART_ROWS = 8 };
+
+typedef struct CudaConvDw {
+    bool fits;
+    int64_t n, ci, co, hi, wi, ho, wo, kh, kw, ph, pw;
+    int64_t channels, outs, ins, groups, cells, lanes;
+    int64_t rows, rows_in, strips, run, segments;
+    int64_t x_row, x_pitch, y_row, y_pitch; /* of a row, of a channel */
+    int64_t x_floats, y_floats;
+    int64_t blocks, blocks_most; /* blocks of channels; parts at most */
+    int64_t part, parts;
+    int threads;
+} CudaConvDw;
+
+CudaConvDw split_cuda_conv_dw(const ConvSizes *s);
 
 /* --- matrix products (split_matmul.c) --- */
 

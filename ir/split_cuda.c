@@ -200,6 +200,17 @@ int64_t split_cuda_workspace(const Graph *body, const Node *n) {
     if (kind == KIND_reduce && n->op != OP_argmax) return reduce_workspace(body, n);
     if (kind == KIND_matmul && split_cuda_library(body, n)) return 0;
     if (kind != KIND_matmul && kind != KIND_conv) return 0;
+    if (kind == KIND_matmul) {
+        CudaThin t = split_cuda_thin(body, n);
+        if (t.fits) return t.parts > 1 ? 4 * t.parts * t.m * t.n : 0;
+    }
+    if (kind == KIND_conv) {
+        ConvSizes c = split_conv_sizes(body, n);
+        CudaConvDw d = {0};
+        if (n->op == OP_conv2d_dw) d = split_cuda_conv_dw(&c);
+        if (d.fits) return d.parts > 1 ? 4 * d.parts * d.co * d.ci * d.kh * d.kw : 0;
+        if (n->op != OP_conv2d_dw && split_cuda_conv(&c, n->op == OP_conv2d_dx).fits) return 0;
+    }
     CudaTiles s = split_cuda_tiles(body, n);
     return s.parts > 1 ? 4 * s.parts * s.batch * s.m * s.n : 0;
 }

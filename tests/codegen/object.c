@@ -14,6 +14,7 @@ typedef struct Entry {
     const char *name, *text;
     uint64_t text_hash, name_hash;
     uint32_t grid, block; /* CUDA; block 0: a C function */
+    uint32_t then;        /* 1 + the launch that follows on the same arguments; 0: none */
 } Entry;
 
 struct Object {
@@ -83,6 +84,17 @@ uint32_t object_add_cuda(Object *o, const char *name, const char *text, int64_t 
     return number;
 }
 
+/* Equal texts that other launches follow are different kernels: the comment says which. */
+static uint32_t add_launches(Object *o, const LoopKernel *k, const char *text) {
+    Arena scratch = {0};
+    uint32_t then = k->next ? object_add_loop(o, k->next) + 1 : 0;
+    if (then) text = arena_printf(&scratch, "/* then %u */\n%s", then - 1, text);
+    uint32_t number = object_add_cuda(o, "test_kernel", text, k->blocks, k->threads);
+    o->entry.data[number].then = then;
+    arena_free(&scratch);
+    return number;
+}
+
 uint32_t object_add_loop(Object *o, const LoopKernel *k) {
     char *text = NULL;
     size_t bytes = 0;
@@ -93,9 +105,8 @@ uint32_t object_add_loop(Object *o, const LoopKernel *k) {
     else
         loop_print_c(k, "test_kernel", f);
     fclose(f);
-    uint32_t number = object_is_cuda()
-                          ? object_add_cuda(o, "test_kernel", text, k->blocks, k->threads)
-                          : object_add(o, "test_kernel", text);
+    uint32_t number = object_is_cuda() ? add_launches(o, k, text)
+                                       : object_add(o, "test_kernel", text);
     free(text);
     return number;
 }
@@ -125,8 +136,10 @@ static void print_cuda_kernel(const Entry *e, uint32_t number, FILE *out) {
     fprintf(out,
             "*(const InfDeviceEnv *)env);\n}\n"
             "static void host(void *const *arg, const void *env) {\n"
-            "    hook_launch(thread, arg, env, %uu, %uu, %d);\n}\n}\n",
+            "    hook_launch(thread, arg, env, %uu, %uu, %d);\n",
             e->grid, e->block, meets);
+    if (e->then) fprintf(out, "    k%u::host(arg, env);\n", e->then - 1);
+    fputs("}\n}\n", out);
 }
 
 static void print_unit(Object *o, FILE *out) {

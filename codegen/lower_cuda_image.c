@@ -1,0 +1,75 @@
+/* lower_cuda_image.c - strips of images in shared memory; see lower_cuda_image.h.
+ *
+ * A thread keeps its column and its first row, so that every address is a constant away from one
+ * that is known before the loops.
+ */
+#include "codegen/lower_cuda_image.h"
+
+#include "codegen/lower_space.h"
+
+enum { TOGETHER = 16 /* channels whose loads are under way at once */ };
+
+static LoopVal inside(LoopKernel *k, LoopIdx at, int64_t n) {
+    const LoopIdxInfo *info = loop_idx_info(k, at);
+    return info->low >= 0 && info->high < n ? (LoopVal){0} : loop_range(k, at, 0, n);
+}
+
+static LoopVal both(LoopKernel *k, LoopVal a, LoopVal b) {
+    if (!a.id || !b.id) return a.id ? a : b;
+    return loop_op2(k, OP_and, a, b);
+}
+
+/* Opens channels one by one: some of them written out. */
+static LoopIdx open_channels(LoopKernel *k, int64_t n) {
+    int64_t inner = n < TOGETHER ? n : TOGETHER;
+    while (n % inner != 0) inner--;
+    LoopIdx outer = loop_idx_axis(k, loop_open(k, LOOP_serial, n / inner, LOOP_NO_BOUND));
+    LoopIdx c = loop_idx_axis(k, loop_open(k, LOOP_unroll, inner, LOOP_NO_BOUND));
+    return loop_idx_add(k, loop_idx_scale(k, outer, inner), c);
+}
+
+void lower_cuda_load_strip(LoopKernel *k, const CudaStrip *s, LoopIdx thread) {
+    int64_t cols = s->tiles * s->span, wide = lower_power_of_two(cols, k->threads);
+    while (wide > k->threads) wide /= 2;
+    int64_t high = k->threads / wide;
+    int depth = k->depth;
+    LoopIdx lane = loop_let(k, loop_idx_mod(k, thread, wide), wide);
+    LoopIdx first = loop_let(k, loop_idx_div(k, thread, wide), lower_ceil_div(k->threads, wide));
+    first = lower_cuda_open_below(k, first, high);
+    LoopIdx step =
+        loop_idx_axis(k, loop_open(k, LOOP_unroll, lower_ceil_div(cols, wide), LOOP_NO_BOUND));
+    LoopIdx col = loop_idx_add(k, loop_idx_scale(k, step, wide), lane);
+    col = lower_cuda_open_below(k, col, cols);
+    col = loop_let(k, col, cols);
+    LoopIdx tile = loop_let(k, loop_idx_div(k, col, s->span), s->tiles);
+    LoopIdx in_tile = loop_let(k, loop_idx_mod(k, col, s->span), s->span);
+    LoopIdx x = loop_idx_add(k, loop_idx_scale(k, tile, s->step), in_tile);
+    x = loop_idx_plus(k, x, s->x);
+    LoopVal x_inside = inside(k, x, s->image[3]);
+    LoopIdx row =
+        loop_idx_axis(k, loop_open(k, LOOP_unroll, lower_ceil_div(s->rows, high), LOOP_NO_BOUND));
+    row = loop_idx_add(k, loop_idx_scale(k, row, high), first);
+    row = lower_cuda_open_below(k, row, s->rows);
+    LoopIdx y = loop_idx_add(k, s->y, row);
+    LoopVal ok = both(k, x_inside, inside(k, y, s->image[2]));
+    LoopIdx c = open_channels(k, s->channels);
+    TypeInfo t = {.ndim = 4, .dim = {s->image[0], s->image[1], s->image[2], s->image[3]}};
+    const LoopIdx index[4] = {s->sample, loop_idx_add(k, s->channel, c), y, x};
+    LoopIdx from = lower_offset(k, &t, index);
+    LoopIdx to = loop_idx_scale(k, row, s->tiles * s->pitch);
+    to = loop_idx_add(k, to, loop_idx_scale(k, tile, s->pitch));
+    to = loop_idx_add(k, loop_idx_add(k, to, in_tile), loop_idx_scale(k, c, s->channel_pitch));
+    LoopVal v = ok.id ? loop_load_if(k, s->from, from, ok, 0) : loop_load(k, s->from, from);
+    loop_store(k, s->to, to, v);
+    lower_space_close(k, depth);
+}
+
+LoopIdx lower_cuda_open_shared_units(LoopKernel *k, LoopIdx thread, int64_t n, int64_t each) {
+    int64_t steps = lower_ceil_div(n, k->threads), inner = steps < each ? steps : each;
+    LoopIdx outer =
+        loop_idx_axis(k, loop_open(k, LOOP_serial, lower_ceil_div(steps, inner), LOOP_NO_BOUND));
+    LoopIdx at = loop_idx_axis(k, loop_open(k, LOOP_unroll, inner, LOOP_NO_BOUND));
+    at = loop_idx_add(k, at, loop_idx_scale(k, outer, inner));
+    at = loop_idx_add(k, loop_idx_scale(k, at, k->threads), thread);
+    return loop_let(k, lower_cuda_open_below(k, at, n), n);
+}

@@ -1,0 +1,31 @@
+/* lower_cuda_image.h - strips of images in shared memory, for direct convolutions. */
+#ifndef INFINIC_CODEGEN_LOWER_CUDA_IMAGE_H
+#define INFINIC_CODEGEN_LOWER_CUDA_IMAGE_H
+
+#include "codegen/lower_cuda.h"
+#include "ir/split.h"
+
+/* Rows [y, y + rows) and columns from x on of `channels` channels of a sample, zero outside; they
+ * lie as [channel][row][tile][pitch], a tile being `span` columns of which neighbours share all
+ * but `step`. */
+typedef struct CudaStrip {
+    LoopBuf from, to;
+    int64_t image[4]; /* shape of `from` */
+    LoopIdx sample, channel, y;
+    int64_t channels, rows, x, tiles, span, step;
+    int64_t pitch, channel_pitch; /* of a tile, of a channel in `to` */
+} CudaStrip;
+
+/* All threads of the block load the strip. */
+void lower_cuda_load_strip(LoopKernel *k, const CudaStrip *s, LoopIdx thread);
+
+/* Opens, for each of n units, the thread that does it, up to `each` of a thread written out
+ * together; returns the unit. lower_space_close closes it. */
+LoopIdx lower_cuda_open_shared_units(LoopKernel *k, LoopIdx thread, int64_t n, int64_t each);
+
+/* Convolutions that split.h finds fit for it. */
+LoopKernel *lower_cuda_direct(LowerBody *b, const Node *anchor, const CudaConv *sizes);
+LoopKernel *lower_cuda_direct_dw(LowerContext *ctx, const Graph *g, const Node *kernel,
+                                 const CudaConvDw *sizes);
+
+#endif
