@@ -189,8 +189,8 @@ static void size_flat_regions(Module *m, int in_flight) {
             larger(m->region_bytes[REGION_data], in_flight * batch_bytes(m->graph[i], NULL));
 }
 
-/* On CUDA the gradients of weights and of activations run side by side unless one of them is written
- * over what the other reads. Where that costs little memory, values of the step stay apart. */
+/* On CUDA the gradients of weights and of activations run side by side unless one is written over
+ * what the other reads. Where that costs little memory, values of the step stay apart. */
 enum { APART_BYTES_MAX = 512 << 20 };
 
 static PlaceOptions graph_options(const PassContext *ctx, Graph *g, PlaceOptions options) {
