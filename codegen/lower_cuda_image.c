@@ -28,9 +28,23 @@ static LoopIdx open_channels(LoopKernel *k, int64_t n) {
     return loop_idx_add(k, loop_idx_scale(k, outer, inner), c);
 }
 
+/* Loads of a thread for one channel when `wide` threads share a row. */
+static int64_t loads_of(int64_t threads, int64_t wide, int64_t cols, int64_t rows) {
+    return lower_ceil_div(cols, wide) * lower_ceil_div(rows, threads / wide);
+}
+
+/* How many threads share a row: a power of two, or one each where that wastes fewer. */
+static int64_t choose_wide(int64_t threads, int64_t cols, int64_t rows) {
+    int64_t best = 1;
+    for (int64_t wide = 8; wide <= threads; wide *= 2)
+        if (loads_of(threads, wide, cols, rows) <= loads_of(threads, best, cols, rows)) best = wide;
+    bool each = cols <= threads &&
+                loads_of(threads, cols, cols, rows) < loads_of(threads, best, cols, rows);
+    return each ? cols : best;
+}
+
 void lower_cuda_load_strip(LoopKernel *k, const CudaStrip *s, LoopIdx thread) {
-    int64_t cols = s->tiles * s->span, wide = lower_power_of_two(cols, k->threads);
-    while (wide > k->threads) wide /= 2;
+    int64_t cols = s->tiles * s->span, wide = choose_wide(k->threads, cols, s->rows);
     int64_t high = k->threads / wide;
     int depth = k->depth;
     LoopIdx lane = loop_let(k, loop_idx_mod(k, thread, wide), wide);

@@ -42,6 +42,8 @@ LoopKernel *lower_cuda_matmul(LowerContext *ctx, const Graph *g, const Node *ker
                   .index = index_of};
     const CudaThin thin = split_cuda_thin(b->body, t.anchor);
     if (thin.fits) return lower_cuda_thin(b, t.anchor, &thin);
+    const CudaDots dots = split_cuda_dots(b->body, t.anchor);
+    if (dots.fits) return lower_cuda_dots(b, t.anchor, &dots);
     t.s = split_cuda_tiles(b->body, t.anchor);
     t.a_along_k = !node_int(t.anchor, ATTR_ta, 0);
     t.b_along_k = node_int(t.anchor, ATTR_tb, 0);

@@ -129,12 +129,13 @@ static void join_parts(Thin *t, LoopIdx tile) {
     lower_space_close(k, depth);
     loop_open_if(k, loop_last(k, tile, s->down * s->across, s->parts));
     depth = k->depth;
-    LoopIdx part = loop_idx_axis(k, loop_open(k, LOOP_reduce, s->parts, LOOP_NO_BOUND));
     open_results(t, index, &at);
-    LoopVal v = loop_load(k, t->b->workspace, work_at(t, part, index));
-    LoopVal first = loop_range(k, part, 0, 1), was = loop_load(k, t->sum, at);
-    was = loop_select(k, first, loop_const(k, DT_f32, 0), was);
-    loop_store(k, t->sum, at, loop_op2(k, OP_add, was, v));
+    LoopVal sum = {0};
+    for (int64_t part = 0; part < s->parts; part++) {
+        LoopVal v = loop_load(k, t->b->workspace, work_at(t, loop_idx(k, part), index));
+        sum = sum.id ? loop_op2(k, OP_add, sum, v) : v;
+    }
+    loop_store(k, t->sum, at, sum);
     lower_space_close(k, depth);
 }
 

@@ -98,6 +98,18 @@ typedef struct CudaThin {
 
 CudaThin split_cuda_thin(const Graph *body, const Node *matmul);
 
+/* Products a[m, k] b[n, k] of few columns and a long k: a block makes `rows` rows of a part of k;
+ * thread t of it adds quads t, t + threads, .. of `part`; threads 32 apart are added in order, then
+ * 32 neighbours fold by halves; parts as above. */
+typedef struct CudaDots {
+    bool fits;
+    int64_t m, n, k;
+    int64_t rows, parts, part; /* part: quads, a multiple of threads */
+    int threads;
+} CudaDots;
+
+CudaDots split_cuda_dots(const Graph *body, const Node *matmul);
+
 /* Whether a product is left to the device's library. */
 bool split_cuda_library(const Graph *body, const Node *matmul);
 

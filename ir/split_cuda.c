@@ -203,6 +203,8 @@ int64_t split_cuda_workspace(const Graph *body, const Node *n) {
     if (kind == KIND_matmul) {
         CudaThin t = split_cuda_thin(body, n);
         if (t.fits) return t.parts > 1 ? 4 * t.parts * t.m * t.n : 0;
+        CudaDots d = split_cuda_dots(body, n);
+        if (d.fits) return d.parts > 1 ? 4 * d.parts * d.m * d.n : 0;
     }
     if (kind == KIND_conv) {
         ConvSizes c = split_conv_sizes(body, n);

@@ -9,11 +9,17 @@
 enum {
     CHIP = 132, /* multiprocessors of a large chip */
     SHARED_FLOATS = 11 * 1024,
+    RESIDENT_FLOATS = 56 * 1024, /* shared memory of a multiprocessor */
+    REGISTERS = 64 * 1024,
+    ROUND = 2000, /* cycles from a load of a chunk to its use */
     THREADS = 256,
+    PIXELS_MAX = 16,
+    PIXELS_MANY = 7, /* with many channels: registers for many threads */
+    CHANNELS_MANY = 4,
     SUMS_MAX = 64, /* of a thread */
     TAPS_MAX = 25,
     CELLS_MAX = 128,
-    DW_BLOCKS = 2 * CHIP
+    DW_UNITS_MANY = 8 /* of each block: then there are three for a multiprocessor, not two */
 };
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -82,11 +88,13 @@ static double conv_cost(const CudaConv *c) {
     double fill = (double)(c->sum * c->rows_in * c->tiles * c->span) * 4 +
                   (double)(c->sum * c->outs * c->taps) * 3 +
                   (double)(c->outs * c->rows * c->wo) * 5;
-    double waves = (double)ceil_div((int64_t)blocks, CHIP);
-    double busy = waves * warps < 24 ? waves * warps : 24;
-    double stall = 1 + 3 / busy; /* latency that other warps do not hide */
-    double rounds = (double)(c->sum / c->chunk);
-    return waves * (warps * each * (double)c->sum * stall + fill / 128 + 300 * rounds);
+    int64_t waves = ceil_div((int64_t)blocks, CHIP);
+    int64_t at_once = min64(RESIDENT_FLOATS / (c->x_floats + c->w_floats),
+                            REGISTERS / (c->threads * (48 + 2 * c->pixels * c->channels)));
+    at_once = min64(max64(at_once, 1), waves);
+    double stall = 1 + 3 / ((double)at_once * warps); /* latency that other warps do not hide */
+    double rounds = (double)(ceil_div(waves, at_once) * (c->sum / c->chunk));
+    return (double)waves * (warps * each * (double)c->sum * stall + fill / 128) + ROUND * rounds;
 }
 
 CudaConv split_cuda_conv(const ConvSizes *s, bool dx) {
@@ -97,7 +105,8 @@ CudaConv split_cuda_conv(const ConvSizes *s, bool dx) {
     if (!fits) return best;
     c.outs = divisor(c.out, 32);
     c.channels = min64(c.outs, 4);
-    for (c.pixels = min64(4, c.wo); c.pixels <= min64(16, c.wo); c.pixels++) {
+    int64_t most = min64(c.sum >= CHANNELS_MANY ? PIXELS_MANY : PIXELS_MAX, c.wo);
+    for (c.pixels = min64(4, c.wo); c.pixels <= most; c.pixels++) {
         if (c.pixels * c.channels > SUMS_MAX) continue;
         for (c.rows = 1; c.rows <= c.ho && c.rows <= 32; c.rows++) {
             if (!complete(&c)) continue;
@@ -129,6 +138,8 @@ static void choose_run(CudaConvDw *d) {
 static bool complete_dw(CudaConvDw *d) {
     choose_run(d);
     d->strips = ceil_div(d->ho, d->rows);
+    bool many = d->n * d->strips * d->blocks >= DW_UNITS_MANY * 3 * CHIP;
+    d->blocks_most = max64(1, (many ? 3 : 2) * CHIP / d->blocks);
     d->rows_in = d->rows + d->kh - 1;
     d->y_row = d->segments * d->run * 4;
     d->x_row = round4(d->y_row + d->kw - 1);
@@ -160,7 +171,6 @@ static void choose_cells(CudaConvDw *d) {
     while (d->lanes * 2 * d->cells <= THREADS) d->lanes *= 2;
     d->threads = (int)(ceil_div(d->lanes * d->cells, 32) * 32);
     d->blocks = (d->co / d->outs) * (d->ci / d->ins);
-    d->blocks_most = max64(1, DW_BLOCKS / d->blocks);
 }
 
 CudaConvDw split_cuda_conv_dw(const ConvSizes *s) {

@@ -2,15 +2,21 @@
 #include "ir/split.h"
 
 enum {
-    ROWS_MAX = 16, /* of a tile */
-    SHORT_K = 32,  /* more, and a product with many rows is better cut into square tiles */
+    DOTS_COLUMNS = 16,
+    DOTS_K_MIN = 1024,
+    DOTS_ROWS = 8, /* of a block, where there are many */
+    DOTS_ROWS_MANY = 512,
+    DOTS_SUMS = 80, /* of a thread */
+    ROWS_MAX = 16,  /* of a tile */
+    SHORT_K = 32,   /* more, and a product with many rows is better cut into square tiles */
     LONG_ROW = 1024,
     THREADS = 128,
     QUAD = 4,
     BLOCKS_MIN = 264,
-    PART_MIN = 8,
-    PARTS_MAX = 16,
-    DEPTH_MAX = 64
+    PARTED_K_MIN = 512, /* less, and parts cost more than they bring */
+    PARTS_MAX = 8,
+    DEPTH_MAX = 64,
+    TOGETHER_MAX = 16
 };
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -21,6 +27,10 @@ static int64_t largest_divisor(int64_t n, int64_t most) {
     return d;
 }
 
+static int64_t tiles_of(const CudaThin *t) {
+    return ceil_div(t->m, t->rows) * ceil_div(t->n, t->threads * QUAD);
+}
+
 CudaThin split_cuda_thin(const Graph *body, const Node *matmul) {
     MatmulSplit s = split_matmul(body, matmul);
     CudaThin t = {.m = s.m, .n = s.n, .k = s.k, .threads = THREADS};
@@ -28,16 +38,31 @@ CudaThin split_cuda_thin(const Graph *body, const Node *matmul) {
     t.fits = s.batch == 1 && !s.tb && thin && s.n >= LONG_ROW && s.n % QUAD == 0 && s.m > 0;
     if (!t.fits || s.k == 0) return (CudaThin){0};
     t.rows = s.m < ROWS_MAX ? s.m : ROWS_MAX;
-    t.wide = THREADS * QUAD;
+    while (s.m > ROWS_MAX && t.rows > ROWS_MAX / 4 && tiles_of(&t) < BLOCKS_MIN) t.rows /= 2;
+    while (s.k < PARTED_K_MIN && t.threads > 32 && tiles_of(&t) < BLOCKS_MIN / 2) t.threads /= 2;
+    t.wide = t.threads * QUAD;
     t.down = ceil_div(t.m, t.rows);
     t.across = ceil_div(t.n, t.wide);
-    int64_t parts = ceil_div(BLOCKS_MIN, t.down * t.across), most = t.k / PART_MIN;
-    if (parts > most) parts = most;
-    if (parts > PARTS_MAX) parts = PARTS_MAX;
-    t.parts = parts < 1 ? 1 : largest_divisor(t.k, parts);
+    int64_t parts = s.k < PARTED_K_MIN ? 1 : ceil_div(BLOCKS_MIN, tiles_of(&t));
+    t.parts = largest_divisor(t.k, parts < PARTS_MAX ? parts : PARTS_MAX);
     t.part = t.k / t.parts;
     t.depth = largest_divisor(t.part, DEPTH_MAX);
-    t.together = largest_divisor(t.depth, t.depth <= ROWS_MAX ? t.depth : PART_MIN);
-    t.fits = t.depth >= PART_MIN || t.depth == t.k;
+    t.together = largest_divisor(t.depth, TOGETHER_MAX);
+    t.fits = t.depth >= TOGETHER_MAX / 2 || t.depth == t.k;
     return t;
+}
+
+CudaDots split_cuda_dots(const Graph *body, const Node *matmul) {
+    MatmulSplit s = split_matmul(body, matmul);
+    CudaDots d = {.m = s.m, .n = s.n, .k = s.k, .threads = THREADS};
+    d.fits = s.batch == 1 && !s.ta && s.tb && s.n > 0 && s.n <= DOTS_COLUMNS && s.m > 0 &&
+             s.k >= DOTS_K_MIN && s.k % QUAD == 0;
+    if (!d.fits) return d;
+    d.rows = s.m >= DOTS_ROWS_MANY ? DOTS_ROWS : DOTS_ROWS / 2;
+    while (d.rows > 1 && (s.m % d.rows != 0 || d.rows * s.n > DOTS_SUMS)) d.rows /= 2;
+    int64_t quads = s.k / QUAD, parts = ceil_div(BLOCKS_MIN, s.m / d.rows);
+    if (parts > ceil_div(quads, THREADS)) parts = ceil_div(quads, THREADS);
+    d.part = ceil_div(ceil_div(quads, parts), THREADS) * THREADS;
+    d.parts = ceil_div(quads, d.part);
+    return d;
 }
