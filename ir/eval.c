@@ -114,7 +114,7 @@ static void eval_reduce(const EvalNode *x) {
                 kept[nkept++] = index[k];
         }
         int64_t at = eval_ravel(to, kept);
-        y[at] = f(y[at], x->in[0].data[i], 0);
+        y[at] = eval_partial(x, f(y[at], x->in[0].data[i], 0));
     }
 }
 

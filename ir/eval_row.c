@@ -15,9 +15,14 @@ void eval_matmul(const EvalNode *x) {
         const double *a = x->in[0].data + b * m * k, *c = x->in[1].data + b * k * n;
         double *y = x->out[0].data + b * m * n;
         for (int64_t i = 0; i < m; i++)
-            for (int64_t j = 0; j < n; j++)
-                for (int64_t l = 0; l < k; l++)
-                    y[i * n + j] += a[ta ? l * m + i : i * k + l] * c[tb ? j * k + l : l * n + j];
+            for (int64_t j = 0; j < n; j++) {
+                double sum = 0;
+                for (int64_t l = 0; l < k; l++) {
+                    double product = a[ta ? l * m + i : i * k + l] * c[tb ? j * k + l : l * n + j];
+                    sum = eval_partial(x, sum + product);
+                }
+                y[i * n + j] = sum;
+            }
     }
 }
 
@@ -128,6 +133,7 @@ void eval_cross_entropy(const EvalNode *x) {
         if (target == ignore || target == EVAL_TARGET_PAD) continue;
         bool known = target >= 0 && target < (double)r.size;
         sum += known ? row_logsumexp(v, r.size) - v[(int64_t)target] : (double)NAN;
+        sum = eval_partial(x, sum);
         count += 1;
     }
     x->out[0].data[0] = sum;

@@ -37,6 +37,12 @@ const TypeInfo *eval_info(const EvalNode *x, const EvalTensor *t);
 int64_t eval_elems(const EvalNode *x, const EvalTensor *t);
 const int64_t *eval_ints(const EvalNode *x, AttrKey key);
 
+/* A partial sum: with round_f32 the long ones are rounded term by term, as terms that cancel leave
+ * more than the rounding of their sum. */
+static inline double eval_partial(const EvalNode *x, double sum) {
+    return x->e->ctx->round_f32 > 0 ? (double)(float)sum : sum;
+}
+
 /* Position of element `flat` on every axis, and back. */
 void eval_unravel(const TypeInfo *info, int64_t flat, int64_t index[NDIM_MAX]);
 int64_t eval_ravel(const TypeInfo *info, const int64_t index[NDIM_MAX]);

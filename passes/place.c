@@ -12,7 +12,7 @@
  * one microbatch in flight everything else is scratch, so that what the backward pass has read
  * makes room for what it writes; with more, values that the forward leaves to the backward are in
  * slots, one for each microbatch in flight. Train, eval and update run one after another and share
- * scratch.
+ * scratch. For CUDA a small step's values have a place of their own each.
  */
 #include "passes/place.h"
 
@@ -20,6 +20,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- fixed addresses -------------------------------------------------------------------- */
 
@@ -188,6 +189,19 @@ static void size_flat_regions(Module *m, int in_flight) {
             larger(m->region_bytes[REGION_data], in_flight * batch_bytes(m->graph[i], NULL));
 }
 
+/* On CUDA the gradients of weights and of activations run side by side unless one is written over
+ * what the other reads. Where that costs little memory, values of the step stay apart. */
+enum { APART_BYTES_MAX = 512 << 20 };
+
+static PlaceOptions graph_options(const PassContext *ctx, Graph *g, PlaceOptions options) {
+    PlaceOptions apart = {.no_reuse = true, .slots = options.slots};
+    bool train = strncmp(g->name, "train", 5) == 0;
+    if (ctx->mod->target != TARGET_cuda || !train || ctx->options->memory_limit_bytes != 0)
+        return options;
+    Placed placed = place_graph(g, place_fixed_address, &apart, ctx->scratch);
+    return placed.scratch_bytes + placed.slot_bytes <= APART_BYTES_MAX ? apart : options;
+}
+
 bool pass_place(PassContext *ctx) {
     Module *m = ctx->mod;
     if (!place_accepts(m)) return false;
@@ -198,7 +212,8 @@ bool pass_place(PassContext *ctx) {
     hold_params(m, &holders, ctx->scratch);
     for (int i = 0; i < m->ngraph; i++) {
         m->graph[i] = place_copies(m->graph[i], ctx->scratch);
-        Placed placed = place_graph(m->graph[i], place_fixed_address, &options, ctx->scratch);
+        PlaceOptions own = graph_options(ctx, m->graph[i], options);
+        Placed placed = place_graph(m->graph[i], place_fixed_address, &own, ctx->scratch);
         m->region_bytes[REGION_slot] =
             larger(m->region_bytes[REGION_slot], in_flight * placed.slot_bytes);
         m->region_bytes[REGION_scratch] =

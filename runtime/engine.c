@@ -160,31 +160,42 @@ void inf_engine_push_all(InfEngine *m, PlanRegion region) {
 }
 
 void inf_engine_use(InfEngine *m, const void *at, int64_t bytes, bool written) {
-    if (m->order.on) inf_order_use(&m->order, (uint64_t)(uintptr_t)at, (uint64_t)bytes, written);
+    if (m->order.surveying)
+        inf_order_use(&m->order, (uint64_t)(uintptr_t)at, (uint64_t)bytes, written);
 }
 
 void inf_engine_use_all(InfEngine *m) {
-    if (m->order.on) inf_order_use(&m->order, 0, UINT64_MAX, true);
+    if (m->order.surveying) inf_order_use(&m->order, 0, UINT64_MAX, true);
 }
 
-void inf_engine_follow(InfEngine *m) {
+bool inf_engine_goes(InfEngine *m, double cost_us) {
     const uint32_t *waits;
-    if (!m->order.on) return;
-    uint32_t count = inf_order_end(&m->order, &waits);
+    if (!m->order.on) return true;
+    if (m->order.surveying) {
+        inf_order_end(&m->order, cost_us);
+        return false;
+    }
+    uint32_t count = inf_order_next(&m->order, &waits);
     m->table->follow(m->device, waits, count);
+    return true;
+}
+
+/* About how long a kernel takes on a current device: enough to tell large from small. */
+static double cost_of(const PlanKernel *kernel) {
+    return 1.5 + (double)kernel->bytes / 3e6 + (double)kernel->flops / 2e7;
 }
 
 /* Two launches of one kernel share its counters, two products the library's workspace. */
-static void follow(InfEngine *m, const PlanStep *step) {
+static bool goes(InfEngine *m, const PlanStep *step) {
     const PlanKernel *kernel = &m->plan->kernel[step->kernel];
     uint64_t token = kernel->kind == PLAN_KERNEL_matmul ? 0 : 1 + step->kernel;
-    if (!m->order.on) return;
-    inf_order_use(&m->order, token % INF_ORDER_TOKENS, 1, true);
+    if (!m->order.on) return true;
+    if (m->order.surveying) inf_order_use(&m->order, token % INF_ORDER_TOKENS, 1, true);
     for (uint32_t i = 0; i < step->narg; i++) {
         const PlanArg *arg = &m->plan->arg[step->arg + i];
         inf_engine_use(m, m->arg[i], arg->bytes, arg->written);
     }
-    inf_engine_follow(m);
+    return inf_engine_goes(m, cost_of(kernel));
 }
 
 static void launch(InfEngine *m, const PlanStep *step) {
@@ -199,7 +210,7 @@ static void launch(InfEngine *m, const PlanStep *step) {
         m->arg[i] = m->on_device[arg->region] + offset;
     }
     InfLaunch one = {step->kernel, step->narg, m->arg, &m->env};
-    follow(m, step);
+    if (!goes(m, step)) return;
     if (!m->profile.on) {
         m->table->launch(m->device, &one);
         return;

@@ -64,11 +64,12 @@ InfCode inf_cpu_check(InfError *e, const Plan *plan);
 /* Runs the steps of Plan.chunk[chunk]. */
 void inf_engine_run(InfEngine *m, uint32_t chunk);
 
-/* While a graph is recorded: the next launch uses a range on the device, or all memory; it follows
- * those that used the same. */
+/* Before each launch. In a survey (order.h): the next launch uses a range on the device, or all
+ * memory. inf_engine_goes: it is part of the survey only (false), or goes to the device, behind
+ * those it has to wait for. */
 void inf_engine_use(InfEngine *m, const void *at, int64_t bytes, bool written);
 void inf_engine_use_all(InfEngine *m);
-void inf_engine_follow(InfEngine *m);
+bool inf_engine_goes(InfEngine *m, double cost_us);
 
 static inline void *inf_engine_at(const InfEngine *m, PlanRegion region, int64_t offset) {
     return m->base[region] + offset;

@@ -101,6 +101,5 @@ void inf_feed_stage(const InfLoader *l, InfEngine *m, const PlanProgram *program
         .batch = program->batch,
         .sample_pixels = (int64_t)sample_pixels(l),
     };
-    inf_engine_follow(m);
-    m->table->stage(m->device, &stage);
+    if (inf_engine_goes(m, 2.0)) m->table->stage(m->device, &stage);
 }

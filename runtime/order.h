@@ -1,8 +1,12 @@
-/* order.h - which launches of a recorded step have to wait for which.
+/* order.h - which launches of a recorded step wait for which.
  *
- * A launch waits for an earlier one when one of the two writes what the other reads or writes; it
- * need not wait for those its predecessors wait for. What is left lets a device run the gradient of
- * a weight beside that of an input. The results are the same: every launch sees the same bytes.
+ * A launch must wait for an earlier one when one of the two writes what the other reads or writes.
+ * A device pays for every edge between parallel parts of a graph, so there are two lanes only: the
+ * longest chain of launches that have to wait for each other, and one beside it for the others:
+ * gradients of weights, sums of metrics. Within a lane launches follow one another. The results are
+ * the same: every launch sees the same bytes.
+ *
+ * Used in two rounds over the same launches: a survey (use, end), then `plan`, then `next`.
  */
 #ifndef INF_RUNTIME_ORDER_H
 #define INF_RUNTIME_ORDER_H
@@ -21,28 +25,41 @@ typedef struct InfReach {
 
 enum { INF_ORDER_TOKENS = 1 << 20 };
 
+/* What the survey knows of a launch. */
+typedef struct InfOrderLaunch {
+    uint32_t first; /* of its ranges; they end where those of the next one begin */
+    double cost_us; /* about how long it takes */
+    double rest_us; /* the longest chain from its begin on */
+    bool beside;    /* in the lane beside the main one */
+} InfOrderLaunch;
+
 typedef struct InfOrder {
-    bool on;
-    uint32_t count; /* launches so far */
+    bool on, surveying;
+    uint32_t count; /* launches of the survey */
+    uint32_t at;    /* launches that `next` was asked for */
     InfReach *reach;
     uint32_t reach_count, reach_most;
-    uint32_t *first;  /* by launch: its reaches are first[i] .. first[i + 1] - 1 */
+    InfOrderLaunch *launch;
     uint64_t *behind; /* by launch: bits of the launches it comes after, directly or not */
     uint32_t *waits;  /* for the launch at hand */
     uint32_t words;   /* of 64 bits a launch */
+    uint32_t lane[2]; /* 1 + the latest launch in a lane; 0: none */
 } InfOrder;
 
 /* Room for `launches` launches with `reaches` ranges altogether. More than INF_ORDER_MOST launches
  * are not looked at: then the order stays off, and each launch waits for the one before. */
-enum { INF_ORDER_MOST = 4096 };
+enum { INF_ORDER_MOST = 1024 };
 InfCode inf_order_open(InfError *e, uint32_t launches, uint32_t reaches, InfOrder *out);
 void inf_order_close(InfOrder *o);
 
-/* Notes a range of the next launch. */
+/* Survey: notes a range of the next launch; ends it. */
 void inf_order_use(InfOrder *o, uint64_t begin, uint64_t bytes, bool written);
+void inf_order_end(InfOrder *o, double cost_us);
 
-/* Ends the next launch; *waits receives the numbers of those it has to wait for, valid until the
- * next call. Returns how many. */
-uint32_t inf_order_end(InfOrder *o, const uint32_t **waits);
+/* Ends the survey and chooses lanes: one where a second would gain too little. */
+void inf_order_plan(InfOrder *o);
+
+/* The launches that the next one waits for, in *waits until the next call; returns how many. */
+uint32_t inf_order_next(InfOrder *o, const uint32_t **waits);
 
 #endif

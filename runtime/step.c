@@ -54,8 +54,7 @@ static void enqueue(InfEngine *m, const InfLoader *l, const Work *work) {
     const PlanRank *rank = &m->plan->program[work->program].rank[0];
     int32_t staged = -1;
     inf_engine_use_all(m);
-    inf_engine_follow(m);
-    m->table->enter(m->device);
+    if (inf_engine_goes(m, 2.0)) m->table->enter(m->device);
     for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++) {
         const PlanTask *task = &m->plan->task[i];
         if (task->kind == PTASK_update && (!work->update || spoiled(m))) continue;
@@ -69,8 +68,7 @@ static void enqueue(InfEngine *m, const InfLoader *l, const Work *work) {
         inf_engine_run(m, task->program);
     }
     inf_engine_use_all(m);
-    inf_engine_follow(m);
-    m->table->leave(m->device);
+    if (inf_engine_goes(m, 2.0)) m->table->leave(m->device);
 }
 
 /* Launches of a submission, and the arguments of all. */
@@ -88,14 +86,18 @@ static void count_work(const InfEngine *m, const Work *work, uint32_t *launches,
     *args = (uint32_t)uses;
 }
 
-/* Records a submission as a graph, in which launches wait only for what they need. */
+/* Records a submission as a graph, in two lanes where that helps. */
 static void record(InfEngine *m, const InfLoader *l, const Work *work, uint32_t which) {
     uint32_t launches, args;
     InfError none = {0};
     count_work(m, work, &launches, &args);
     /* Without memory for it each launch waits for the one before. */
     if (inf_order_open(&none, launches, args, &m->order) != INF_OK) inf_error_free(&none);
-    m->table->record(m->device, m->order.on ? launches : 0);
+    if (m->order.on) {
+        enqueue(m, l, work);
+        inf_order_plan(&m->order);
+    }
+    m->table->record(m->device, m->order.on ? m->order.count : 0);
     enqueue(m, l, work);
     m->table->keep(m->device, (int)which);
     inf_order_close(&m->order);

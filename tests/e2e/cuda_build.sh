@@ -22,12 +22,20 @@ for model in mnist_mlp mnist_cnn; do
     cuda $model.8x8 models/$model.it --arch=sm_90a,sm_80 -D train.B=8 -D train.microbatches=8
 done
 cuda mnist_cnn.80 models/mnist_cnn.it --arch=sm_80
-for model in blocks many tied wide; do
-    cuda $model tests/e2e/models/$model.it --arch=sm_90a,sm_80
-    "$INFINIC" tests/e2e/models/$model.it -o "$out/$model.cpu" --target=cpu
-    "$out/$model.cpu" train --data "$images" --steps 20 --quiet --grad-norm \
-        --metrics "$out/$model.jsonl"
-    "$out/$model.cpu" train --data "$images" --steps 1 --quiet --no-shuffle \
-        --dump-grads "$out/$model.first"
-    rm "$out/$model.cpu"
+cuda wide tests/e2e/models/wide.it --arch=sm_90a,sm_80
+
+# beside NAME MODEL [OPTION...]: for CUDA, and the CPU's losses and first gradients.
+beside() {
+    local name=$1 model=$2
+    cuda "$@" --arch=sm_90a,sm_80
+    shift 2
+    "$INFINIC" "$model" -o "$out/$name.cpu" --target=cpu "$@"
+    "$out/$name.cpu" train --data "$images" --steps 20 --quiet --metrics "$out/$name.jsonl"
+    "$out/$name.cpu" train --data "$images" --steps 1 --quiet --no-shuffle \
+        --dump-grads "$out/$name.first"
+    rm "$out/$name.cpu"
+}
+for model in blocks many tied; do
+    beside $model tests/e2e/models/$model.it
 done
+beside products tests/e2e/models/wide.it -D width=2048   # large enough for the matrix library

@@ -75,8 +75,7 @@ accuracy() {
 check "mnist_cnn: test accuracy within 0.003 of PyTorch's" accuracy "$work/mnist_cnn.jsonl"
 
 # Other layers, optimizers, clipping, dropout: against the CPU from the same seed.
-# wide is the one with products large enough for the matrix library.
-for model in blocks many tied wide; do
+for model in blocks many tied products; do
     check "$model trains" curve $model $model 20
     check "$model trains again" curve $model $model.again 20 --no-graph
     check "$model: the same bits" same $model $model.again
@@ -122,7 +121,7 @@ if command -v compute-sanitizer > /dev/null; then
             check "$model: $tool finds nothing" checked $tool $model --no-graph
         done
     done
-    for model in many blocks wide; do
+    for model in many blocks products; do
         check "$model: memcheck finds nothing" checked memcheck $model --no-graph
     done
 fi
