@@ -87,7 +87,7 @@ InfCode inf_engine_start(InfError *e, const Plan *plan, int threads, uint64_t se
     *out = (InfEngine){.plan = plan, .table = inf_device_find(plan), .env = {.seed = seed}};
     check_plan(plan);
     TRY(out->table->open(e, plan, &out->device));
-    TRY(count_nodes(e, plan, &nodes));
+    if (out->table->graphs) TRY(count_nodes(e, plan, &nodes));
     out->use_graphs = out->table->graphs && nodes <= GRAPH_NODES_MAX;
     out->arg = calloc(most_args(plan), sizeof *out->arg);
     if (!out->arg) return inf_fail(e, INF_IO, "out of memory");

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 /* What has to lie beside the main lane for a second one to pay for its edges. */
-static const double beside_us_min = 12.0;
+static const double beside_us_min = 4.0;
 
 InfCode inf_order_open(InfError *e, uint32_t launches, uint32_t reaches, InfOrder *out) {
     *out = (InfOrder){.reach_most = reaches, .words = launches / 64 + 1};

@@ -21,6 +21,7 @@ for model in mnist_mlp mnist_cnn; do
     cuda $model.nofuse models/$model.it --arch=sm_90a,sm_80 --no-fuse
     cuda $model.8x8 models/$model.it --arch=sm_90a,sm_80 -D train.B=8 -D train.microbatches=8
 done
+cuda mnist_cnn.tf32 models/mnist_cnn.it --arch=sm_90a,sm_80 -D train.dtype=tf32
 cuda mnist_cnn.80 models/mnist_cnn.it --arch=sm_80
 cuda wide tests/e2e/models/wide.it --arch=sm_90a,sm_80
 

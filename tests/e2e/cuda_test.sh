@@ -25,10 +25,10 @@ fi
         skip "$(head -n 1 "$work/first.log")"
     fi
 
-# gradients MODEL FILE: of the first batch, from the reference's weights.
+# gradients MODEL FILE [TOLERANCE]: of the first batch, from the reference's weights.
 gradients() {
     "$made/$1" verify --data "$images" --init "$ref/$2.safetensors" \
-        --ref "$ref/$2.grads.safetensors" --tolerance 1e-5
+        --ref "$ref/$2.grads.safetensors" --tolerance "${3:-1e-5}"
 }
 
 # curve NAME OUTPUT STEPS OPTION...: trains; metrics, weights and first gradients are kept.
@@ -67,12 +67,19 @@ check "mnist_cnn: loss within 5e-6 over 10 steps" within $ref/mnist_cnn.loss.txt
 check "mnist_cnn: loss within 3e-3 over 200 steps" within $ref/mnist_cnn.loss.txt "$work/mnist_cnn.jsonl" 200 3e-3
 check "mnist_cnn from PTX or an older cubin: gradients" gradients mnist_cnn.80 mnist_cnn
 
+check "mnist_cnn in tf32: gradients within 5e-3" gradients mnist_cnn.tf32 mnist_cnn 5e-3
+check "mnist_cnn in tf32 trains" curve mnist_cnn.tf32 tf32 937 --init $ref/mnist_cnn.safetensors --no-shuffle
+check "mnist_cnn in tf32 trains again" curve mnist_cnn.tf32 tf32.again 937 --init $ref/mnist_cnn.safetensors --no-shuffle
+check "mnist_cnn in tf32: the same bits again" same tf32 tf32.again
+check "mnist_cnn in tf32: loss within 2e-3 over 10 steps" within $ref/mnist_cnn.loss.txt "$work/tf32.jsonl" 10 2e-3
+
 accuracy() {
     sed -n '/"event": *"eval"/s/.*"accuracy": *\([^,}]*\).*/\1/p' "$1" | tail -n 1 |
         awk '{ d = $1 - 0.8358; print "accuracy", $1 }
             END { exit !(NR == 1 && d <= 0.003 && d >= -0.003) }'
 }
 check "mnist_cnn: test accuracy within 0.003 of PyTorch's" accuracy "$work/mnist_cnn.jsonl"
+check "mnist_cnn in tf32: test accuracy within 0.003 of PyTorch's" accuracy "$work/tf32.jsonl"
 
 # Other layers, optimizers, clipping, dropout: against the CPU from the same seed.
 for model in blocks many tied products; do

@@ -73,7 +73,7 @@ static void test_two_lanes(void **state) {
 
 static void test_one_lane_when_little_is_beside(void **state) {
     (void)state;
-    InfOrder o = survey(0.5);
+    InfOrder o = survey(0.1);
     expect(&o, NONE);
     for (int i = 1; i < 8; i++) expect(&o, WAITS(i - 1));
     inf_order_close(&o);
