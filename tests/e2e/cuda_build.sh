@@ -36,7 +36,7 @@ beside() {
         --dump-grads "$out/$name.first"
     rm "$out/$name.cpu"
 }
-for model in blocks many tied; do
+for model in blocks many tied functions; do
     beside $model tests/e2e/models/$model.it
 done
 beside products tests/e2e/models/wide.it -D width=2048   # large enough for the matrix library

@@ -82,7 +82,7 @@ check "mnist_cnn: test accuracy within 0.003 of PyTorch's" accuracy "$work/mnist
 check "mnist_cnn in tf32: test accuracy within 0.003 of PyTorch's" accuracy "$work/tf32.jsonl"
 
 # Other layers, optimizers, clipping, dropout: against the CPU from the same seed.
-for model in blocks many tied products; do
+for model in blocks many tied functions products; do
     check "$model trains" curve $model $model 20
     check "$model trains again" curve $model $model.again 20 --no-graph
     check "$model: the same bits" same $model $model.again
@@ -128,7 +128,7 @@ if command -v compute-sanitizer > /dev/null; then
             check "$model: $tool finds nothing" checked $tool $model --no-graph
         done
     done
-    for model in many blocks products; do
+    for model in many blocks functions products; do
         check "$model: memcheck finds nothing" checked memcheck $model --no-graph
     done
 fi
