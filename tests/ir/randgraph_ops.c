@@ -162,6 +162,9 @@ bool rand_op_argmax(RandGen *r) {
 
 /* ---- movement ----------------------------------------------------------------------------- */
 
+/* A repeat may stack any value: one axis is left for that. */
+enum { RAND_NDIM_MAX = NDIM_MAX - 1 };
+
 bool rand_op_reshape(RandGen *r) {
     Val x = rand_float(r);
     const TypeInfo *info = info_of(r, x);
@@ -175,7 +178,7 @@ bool rand_op_reshape(RandGen *r) {
             dim[n++] = info->dim[i];
     }
     for (int i = 0; i < n && n < 4; i++)
-        if (dim[i] % 2 == 0 && rand_chance(r, 40)) {
+        if (dim[i] % 2 == 0 && rand_chance(r, 40) && n < RAND_NDIM_MAX) {
             for (int k = n++; k > i; k--) dim[k] = dim[k - 1];
             dim[i] = 2;
             dim[i + 1] /= 2;
@@ -240,7 +243,8 @@ bool rand_op_broadcast(RandGen *r) {
     int64_t dim[NDIM_MAX], axes[NDIM_MAX];
     int n = 0;
     for (int i = 0; i <= info->ndim; i++) {
-        if (n < 4 && rand_chance(r, 30)) dim[n++] = 1 + rand_below(r, 4);
+        bool room = n + info->ndim - i < RAND_NDIM_MAX;
+        if (n < 4 && rand_chance(r, 30) && room) dim[n++] = 1 + rand_below(r, 4);
         if (i == info->ndim) break;
         axes[i] = n;
         dim[n++] = info->dim[i] == 1 ? 1 + rand_below(r, 4) : info->dim[i];
