@@ -16,8 +16,9 @@ static uint64_t held(const InfFeed *f, const InfLoader *l) {
     return f->resident ? l->count : f->batch * INF_DEVICE_DEPTH;
 }
 
-static bool bytes_of(const InfLoader *l, uint64_t *pixels, uint64_t *bytes) {
-    uint64_t labels = 0, samples = held(&l->feed, l);
+/* Bytes of so many samples: pixels, rounded up, then labels. */
+static bool bytes_of(const InfLoader *l, uint64_t samples, uint64_t *pixels, uint64_t *bytes) {
+    uint64_t labels = 0;
     return inf_mul(samples, sample_pixels(l), pixels) && inf_round_up(*pixels, ALIGNMENT, pixels) &&
            inf_round_up(samples, ALIGNMENT, &labels) && inf_add(*pixels, labels, bytes);
 }
@@ -25,39 +26,72 @@ static bool bytes_of(const InfLoader *l, uint64_t *pixels, uint64_t *bytes) {
 InfCode inf_feed_plan(InfError *e, InfLoader *l, uint64_t batch, uint64_t left, bool stream,
                       uint64_t *bytes) {
     uint64_t pixels = 0;
-    l->feed = (InfFeed){.resident = true, .batch = batch};
-    if (stream || !bytes_of(l, &pixels, bytes) || *bytes > left) l->feed.resident = false;
-    if (!bytes_of(l, &pixels, bytes))
+    InfFeed *f = &l->feed;
+    *f = (InfFeed){.resident = true, .batch = batch};
+    if (stream || !bytes_of(l, held(f, l), &pixels, bytes) || *bytes > left) f->resident = false;
+    if (!inf_mul(batch, INF_DEVICE_DEPTH, &pixels) || !bytes_of(l, held(f, l), &pixels, bytes))
         return inf_fail(e, INF_IO, "the batch does not fit into 64 bits of memory");
     return INF_OK;
 }
 
+/* Collects the samples of a batch, in their order, in a slot; the loader thread does. */
+static void fill(const void *context, const InfBatch *batch, unsigned char *slot) {
+    const InfLoader *l = context;
+    uint64_t n = sample_pixels(l);
+    unsigned char *labels = slot + l->feed.slot_pixels;
+    for (uint64_t i = 0; i < batch->count; i++) {
+        uint64_t sample = batch->position + i;
+        if (batch->order.half_bits) sample = inf_permutation_at(&batch->order, sample);
+        memcpy(slot + i * n, l->images.pixels + sample * n, (size_t)n);
+        labels[i] = l->images.labels[sample];
+    }
+}
+
+/* One slot more than submissions on their way: it is filled while the device reads the others. */
+static InfCode start_stream(InfError *e, InfLoader *l, InfEngine *m) {
+    InfFeed *f = &l->feed;
+    InfSlots slots = {.count = INF_DEVICE_DEPTH + 1};
+    uint64_t all = 0;
+    if (!bytes_of(l, f->batch, &f->slot_pixels, &slots.bytes) ||
+        !inf_mul(slots.bytes, (uint64_t)slots.count, &all))
+        return inf_fail(e, INF_IO, "the batch does not fit into 64 bits of memory");
+    slots.at = m->table->host_take(m->device, all);
+    if (!slots.at) return inf_fail(e, INF_IO, "no memory for the batches on their way");
+    return inf_prefetch_open(e, fill, l, slots, &f->prefetch);
+}
+
 InfCode inf_feed_place(InfError *e, InfLoader *l, InfEngine *m, unsigned char *at) {
     uint64_t pixels = 0, bytes = 0;
-    bool fits = bytes_of(l, &pixels, &bytes);
+    bool fits = bytes_of(l, held(&l->feed, l), &pixels, &bytes);
     INF_ASSERT(fits);
     l->feed.pixels = at;
     l->feed.labels = at + pixels;
-    if (l->feed.resident) {
-        m->table->copy_in(m->device, l->feed.pixels, l->images.pixels, l->count * sample_pixels(l));
-        m->table->copy_in(m->device, l->feed.labels, l->images.labels, l->count);
-        return INF_OK;
-    }
-    l->feed.outgoing = m->table->host_take(m->device, bytes);
-    return l->feed.outgoing ? INF_OK
-                            : inf_fail(e, INF_IO, "no memory for the batches on their way");
+    if (!l->feed.resident) return start_stream(e, l, m);
+    m->table->copy_in(m->device, l->feed.pixels, l->images.pixels, l->count * sample_pixels(l));
+    m->table->copy_in(m->device, l->feed.labels, l->images.labels, l->count);
+    return INF_OK;
 }
 
-/* Collects a submission's samples, in their order, in the outgoing buffers of one slot. */
-static void gather(const InfLoader *l, uint64_t position, uint64_t count, unsigned char *pixels,
-                   unsigned char *labels) {
-    uint64_t n = sample_pixels(l);
-#pragma omp parallel for schedule(static) if (count * n > 1 << 20)
-    for (uint64_t i = 0; i < count; i++) {
-        uint64_t sample = inf_loader_sample(l, position + i);
-        memcpy(pixels + i * n, l->images.pixels + sample * n, (size_t)n);
-        labels[i] = l->images.labels[sample];
-    }
+void inf_feed_close(InfLoader *l) {
+    inf_prefetch_close(l->feed.prefetch);
+    l->feed.prefetch = NULL;
+}
+
+/* The batch at a position of the epoch. */
+static InfBatch batch_at(const InfLoader *l, uint64_t position) {
+    uint64_t left = l->count - position, most = l->feed.batch;
+    InfBatch batch = {.position = position, .count = left < most ? left : most};
+    if (l->shuffle) batch.order = l->order;
+    return batch;
+}
+
+/* The one that most likely follows: of the next epoch when training, whose batches are whole. */
+static InfBatch batch_after(const InfLoader *l, const InfBatch *now) {
+    uint64_t position = now->position + now->count, left = l->count - position;
+    if (left >= l->feed.batch || (left > 0 && !l->training)) return batch_at(l, position);
+    InfBatch batch = batch_at(l, 0);
+    if (l->shuffle) batch.order = inf_permutation_make(l->count, l->seed, l->epoch + 1);
+    return batch;
 }
 
 void inf_feed_send(InfLoader *l, InfEngine *m, uint64_t position, InfDeviceMoment *out) {
@@ -71,14 +105,12 @@ void inf_feed_send(InfLoader *l, InfEngine *m, uint64_t position, InfDeviceMomen
         return;
     }
     uint64_t begin = f->next++ % INF_DEVICE_DEPTH * f->batch, n = sample_pixels(l);
-    uint64_t real = l->count - position < f->batch ? l->count - position : f->batch;
-    unsigned char *pixels = f->outgoing + begin * n;
-    unsigned char *labels = f->outgoing + (f->labels - f->pixels) + begin;
-    gather(l, position, real, pixels, labels);
-    m->table->upload(m->device, f->pixels + begin * n, pixels, real * n);
-    m->table->upload(m->device, f->labels + begin, labels, real);
+    InfBatch now = batch_at(l, position), after = batch_after(l, &now);
+    unsigned char *slot = inf_prefetch_take(f->prefetch, &now, &after);
+    m->table->upload(m->device, f->pixels + begin * n, slot, now.count * n);
+    m->table->upload(m->device, f->labels + begin, slot + f->slot_pixels, now.count);
     out->position = begin;
-    out->end = begin + real;
+    out->end = begin + now.count;
     out->key = out->half_bits = 0;
 }
 

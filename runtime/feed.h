@@ -1,9 +1,9 @@
 /* feed.h - samples for a device with memory of its own.
  *
  * A set that fits lives there whole, as bytes; otherwise the samples of each submission travel
- * through buffers of their own while the submission before computes. In both cases a kernel puts
- * them into the plan's inputs (inf_stage of plan.h): to it a streamed set is a small set in file
- * order.
+ * through buffers of their own while the submission before computes; a loader thread (prefetch.h)
+ * has collected them by then. In both cases a kernel puts them into the plan's inputs (inf_stage of
+ * plan.h): to it a streamed set is a small set in file order.
  */
 #ifndef INF_RUNTIME_FEED_H
 #define INF_RUNTIME_FEED_H
@@ -18,8 +18,12 @@
 InfCode inf_feed_plan(InfError *e, InfLoader *l, uint64_t batch, uint64_t left, bool stream,
                       uint64_t *bytes);
 
-/* Gives the set its memory on the device, `bytes` of inf_feed_plan. */
+/* Gives the set its memory on the device, `bytes` of inf_feed_plan; starts the loader thread of a
+ * streamed one, which reads `l` from now on. */
 InfCode inf_feed_place(InfError *e, InfLoader *l, InfEngine *m, unsigned char *at);
+
+/* Ends the loader thread; before the device and the set are closed. */
+void inf_feed_close(InfLoader *l);
 
 /* Says where the submission's samples are, position .. position + batch of the epoch; sends them
  * when they are streamed. */

@@ -11,6 +11,7 @@
 #include "runtime/idx.h"
 #include "runtime/permute.h"
 #include "runtime/plan.h"
+#include "runtime/prefetch.h"
 #include "runtime/status.h"
 
 /* Where a device with memory of its own finds the samples; feed.h. */
@@ -20,7 +21,8 @@ typedef struct InfFeed {
     uint64_t next;         /* streamed submissions so far */
     unsigned char *pixels; /* on the device */
     unsigned char *labels;
-    unsigned char *outgoing; /* streamed: what is being copied, in the host's memory */
+    InfPrefetch *prefetch; /* streamed: the thread that collects batches, in slots of its own */
+    uint64_t slot_pixels;  /* bytes of a slot before its labels */
 } InfFeed;
 
 typedef struct InfLoader {
@@ -29,6 +31,7 @@ typedef struct InfLoader {
     uint64_t bytes; /* resident */
     uint64_t seed;
     bool shuffle;
+    bool training;  /* the last batch of an epoch is dropped unless it is whole */
     uint64_t epoch; /* of `order` */
     InfPermutation order;
     const char *path; /* borrowed */

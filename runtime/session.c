@@ -133,6 +133,7 @@ static InfCode finish_open(InfSession *s, InfCode code) {
 static InfCode open_train(InfError *e, InfSession *s, const char *command) {
     TRY(open_data(e, s, &s->plan->train.data, &s->plan->program[0], command));
     TRY(check_count(e, s));
+    s->data.training = true;
     if (s->options->command == CMD_train) TRY(open_test(e, s));
     TRY(open_memory(e, s));
     return open_weights(e, s, inf_option_text(s->options, OPT_init, NULL));
@@ -180,6 +181,8 @@ InfCode inf_session_open_synthetic(InfError *e, const Plan *plan, const InfOptio
 }
 
 void inf_session_close(InfSession *s) {
+    inf_feed_close(&s->data);
+    inf_feed_close(&s->test);
     inf_engine_close(&s->engine);
     inf_params_close(&s->params);
     inf_loader_close(&s->data);
