@@ -1,9 +1,10 @@
 /* lower_cuda_map.c - kernels of form "map" for CUDA: a thread makes one element, or four
- * neighbours.
+ * or eight neighbours.
  *
  * The iteration space is chosen as on the CPU (lower_map.c). When its innermost axis is a multiple
- * of four, a thread takes four neighbours, so that accesses along it are 16 bytes wide; in large
- * tensors it takes two such groups, so that more loads are under way.
+ * of four, a thread takes four neighbours, so that accesses along it are 16 bytes wide (eight where
+ * bf16 is among the arguments); in large tensors it takes two such groups, so that more loads are
+ * under way.
  */
 #include "codegen/lower_cuda.h"
 #include "codegen/lower_space.h"
@@ -11,6 +12,13 @@
 #include <string.h>
 
 enum { LARGE_UNITS = 1 << 20 };
+
+/* Neighbours of a thread: as many as make 16 bytes of the narrowest float argument. */
+static int64_t vector_of(const LoopKernel *k, int64_t n) {
+    for (int i = 1; i <= k->nparam; i++)
+        if (k->buf.data[i].dtype == DT_bf16 && n % (2 * CUDA_VECTOR) == 0) return 2 * CUDA_VECTOR;
+    return n % CUDA_VECTOR == 0 ? CUDA_VECTOR : 1;
+}
 
 LoopKernel *lower_cuda_map(LowerContext *ctx, const Graph *g, const Node *kernel) {
     LowerBody *b = lower_body_new(ctx, g, kernel);
@@ -20,7 +28,7 @@ LoopKernel *lower_cuda_map(LowerContext *ctx, const Graph *g, const Node *kernel
     if (elems == 0) return k;
     LowerSpace space = lower_space_choose(ctx, g, kernel, type);
     int last = space.n - 1;
-    int64_t vector = space.dim[last] % CUDA_VECTOR == 0 ? CUDA_VECTOR : 1, units = elems / vector;
+    int64_t vector = vector_of(k, space.dim[last]), units = elems / vector;
     TypeInfo outer = {.ndim = space.n};
     memcpy(outer.dim, space.dim, sizeof space.dim);
     outer.dim[last] /= vector;

@@ -1,6 +1,7 @@
 /* prelude.h - what generated C kernels use beside prelude_math.h: 16-lane vectors, folds, random
  * numbers. Carried inside infinic as text and printed before the kernels, after plan.h.
  */
+typedef uint16_t inf_bf16;
 typedef float inf_v16 __attribute__((vector_size(64)));
 typedef float inf_v8 __attribute__((vector_size(32)));
 typedef float inf_v16u __attribute__((vector_size(64), aligned(4), may_alias));

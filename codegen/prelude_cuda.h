@@ -4,6 +4,7 @@
  */
 typedef signed char int8_t;
 typedef unsigned char uint8_t;
+typedef unsigned short inf_bf16;
 typedef int int32_t;
 typedef unsigned int uint32_t;
 typedef long long int64_t;
@@ -41,12 +42,18 @@ INF_INLINE uint32_t inf_bits(float x) { return __float_as_uint(x); }
 #define __builtin_floorf(x)       floorf(x)
 #define __builtin_pow(x, y)       pow(x, y)
 
-/* Four neighbours at once; addresses are multiples of 16 bytes (of 4 for uint8_t). */
+/* Four or eight neighbours at once; addresses are multiples of what they take, 16 bytes at most. */
 struct inf_f4 {
     float v[4];
 };
 struct inf_i4 {
     int32_t v[4];
+};
+struct inf_f8 {
+    float v[8];
+};
+struct inf_i8 {
+    int32_t v[8];
 };
 
 INF_INLINE inf_f4 inf_load4(const float *p) {
@@ -77,6 +84,69 @@ INF_INLINE void inf_store4(int32_t *p, inf_i4 q) {
 
 INF_INLINE void inf_store4(uint8_t *p, inf_i4 q) {
     *(uchar4 *)p = make_uchar4((uint8_t)q.v[0], (uint8_t)q.v[1], (uint8_t)q.v[2], (uint8_t)q.v[3]);
+}
+
+/* Two bf16 in a word: the first one is the lower half. */
+INF_INLINE float inf_low(uint32_t u) { return inf_from_bits(u << 16); }
+INF_INLINE float inf_high(uint32_t u) { return inf_from_bits(u & 0xFFFF0000u); }
+INF_INLINE uint32_t inf_pair(float low, float high) {
+    return __byte_perm(inf_bits(low), inf_bits(high), 0x7632);
+}
+
+INF_INLINE inf_f4 inf_load4(const inf_bf16 *p) {
+    const uint2 q = *(const uint2 *)p;
+    const inf_f4 r = {{inf_low(q.x), inf_high(q.x), inf_low(q.y), inf_high(q.y)}};
+    return r;
+}
+
+INF_INLINE void inf_store4(inf_bf16 *p, inf_f4 q) {
+    *(uint2 *)p = make_uint2(inf_pair(q.v[0], q.v[1]), inf_pair(q.v[2], q.v[3]));
+}
+
+INF_INLINE inf_f8 inf_load8(const inf_bf16 *p) {
+    const uint4 q = *(const uint4 *)p;
+    const inf_f8 r = {{inf_low(q.x), inf_high(q.x), inf_low(q.y), inf_high(q.y), inf_low(q.z),
+                       inf_high(q.z), inf_low(q.w), inf_high(q.w)}};
+    return r;
+}
+
+INF_INLINE void inf_store8(inf_bf16 *p, inf_f8 q) {
+    *(uint4 *)p = make_uint4(inf_pair(q.v[0], q.v[1]), inf_pair(q.v[2], q.v[3]),
+                             inf_pair(q.v[4], q.v[5]), inf_pair(q.v[6], q.v[7]));
+}
+
+INF_INLINE inf_f8 inf_load8(const float *p) {
+    const float4 a = *(const float4 *)p, b = *(const float4 *)(p + 4);
+    const inf_f8 r = {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
+    return r;
+}
+
+INF_INLINE void inf_store8(float *p, inf_f8 q) {
+    *(float4 *)p = make_float4(q.v[0], q.v[1], q.v[2], q.v[3]);
+    *(float4 *)(p + 4) = make_float4(q.v[4], q.v[5], q.v[6], q.v[7]);
+}
+
+INF_INLINE inf_i8 inf_load8(const int32_t *p) {
+    const int4 a = *(const int4 *)p, b = *(const int4 *)(p + 4);
+    const inf_i8 r = {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
+    return r;
+}
+
+INF_INLINE void inf_store8(int32_t *p, inf_i8 q) {
+    *(int4 *)p = make_int4(q.v[0], q.v[1], q.v[2], q.v[3]);
+    *(int4 *)(p + 4) = make_int4(q.v[4], q.v[5], q.v[6], q.v[7]);
+}
+
+INF_INLINE inf_i8 inf_load8(const uint8_t *p) {
+    const inf_i4 a = inf_load4(p), b = inf_load4(p + 4);
+    const inf_i8 r = {{a.v[0], a.v[1], a.v[2], a.v[3], b.v[0], b.v[1], b.v[2], b.v[3]}};
+    return r;
+}
+
+INF_INLINE void inf_store8(uint8_t *p, inf_i8 q) {
+    const inf_i4 a = {{q.v[0], q.v[1], q.v[2], q.v[3]}}, b = {{q.v[4], q.v[5], q.v[6], q.v[7]}};
+    inf_store4(p, a);
+    inf_store4(p + 4, b);
 }
 
 /* What another block stored: never from this multiprocessor's own cache. */

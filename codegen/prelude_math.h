@@ -89,6 +89,24 @@ INF_INLINE float inf_erf(float x) {
     return a > 0.927734375f ? q : p;
 }
 
+/* bf16 is the upper half of a float. A temporary of that type is a float that was rounded where it
+ * was made: to nearest, ties to even, NaN to 0x7FFF, as the GPU's conversion does. */
+INF_INLINE float inf_from_bf16(inf_bf16 x) { return inf_from_bits((uint32_t)x << 16); }
+
+INF_INLINE inf_bf16 inf_to_bf16(float x) { return (inf_bf16)(inf_bits(x) >> 16); }
+
+INF_INLINE float inf_round_bf16(float x) {
+#ifdef __CUDA_ARCH__
+    inf_bf16 half;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(half) : "f"(x));
+    return inf_from_bf16(half);
+#else
+    uint32_t u = inf_bits(x);
+    u = (u + 0x7FFFu + (u >> 16 & 1u)) & 0xFFFF0000u;
+    return inf_from_bits(x != x ? 0x7FFF0000u : u);
+#endif
+}
+
 /* The vocabulary of ops.def: over float, and with I over int32_t. */
 #define L(x)          x##f
 #define SEL(c, x, y)  ((c) ? (x) : (y))

@@ -98,14 +98,18 @@ static void print_fill(Printer *p, const LoopStmt *s) {
 
 /* --- memory --- */
 
+/* Two bytes in memory, a float in a temporary. */
+static bool is_half(const LoopBufInfo *b) { return b->dtype == DT_bf16 && b->space != LOOP_reg; }
+
 static void print_load(Printer *p, const LoopStmt *s) {
     const LoopBufInfo *b = loop_buf_info(p->k, s->buf);
     bool vector = loop_val_info(p->k, s->result)->lanes > 1 && b->space != LOOP_reg;
+    bool half = is_half(b);
     print_begin(p, s);
     if (s->nargs) fprintf(p->out, "t%" PRIu32 " ? ", s->arg[0].id);
-    if (vector) fputs("inf_load16(&", p->out);
+    if (vector || half) fputs(vector ? "inf_load16(&" : "inf_from_bf16(", p->out);
     print_access(p, s->buf, s->index);
-    if (vector) fputc(')', p->out);
+    if (vector || half) fputc(')', p->out);
     if (s->nargs) {
         fputs(" : ", p->out);
         print_number(p, b->dtype, s->number);
@@ -131,7 +135,8 @@ static void print_store(Printer *p, const LoopStmt *s) {
         return;
     }
     print_access(p, s->buf, s->index);
-    fprintf(p->out, " = t%" PRIu32 ";\n", s->arg[0].id);
+    fprintf(p->out, is_half(b) ? " = inf_to_bf16(t%" PRIu32 ");\n" : " = t%" PRIu32 ";\n",
+            s->arg[0].id);
 }
 
 static void print_buf(Printer *p, const LoopStmt *s) {
@@ -253,24 +258,15 @@ static void print_splat(Printer *p, const LoopStmt *s) {
 }
 
 static PrintStmt *const print_stmt[LOOP_STMT_COUNT] = {
-    [LOOP_STMT_loop] = print_loop,
-    [LOOP_STMT_if] = print_if_stmt,
-    [LOOP_STMT_let] = print_let_stmt,
-    [LOOP_STMT_buf] = print_buf,
-    [LOOP_STMT_const] = print_const_stmt,
-    [LOOP_STMT_index] = print_index_stmt,
-    [LOOP_STMT_range] = print_range_stmt,
-    [LOOP_STMT_op] = print_op,
-    [LOOP_STMT_fma] = print_fma,
-    [LOOP_STMT_splat] = print_splat,
-    [LOOP_STMT_load] = print_load,
-    [LOOP_STMT_prefetch] = print_prefetch,
-    [LOOP_STMT_store] = print_store,
-    [LOOP_STMT_random] = print_random_stmt,
-    [LOOP_STMT_fold] = print_fold,
-    [LOOP_STMT_fill] = print_fill,
-    [LOOP_STMT_gemm] = print_gemm,
-    [LOOP_STMT_transpose] = print_transpose,
+    [LOOP_STMT_loop] = print_loop,        [LOOP_STMT_if] = print_if_stmt,
+    [LOOP_STMT_let] = print_let_stmt,     [LOOP_STMT_buf] = print_buf,
+    [LOOP_STMT_const] = print_const_stmt, [LOOP_STMT_index] = print_index_stmt,
+    [LOOP_STMT_range] = print_range_stmt, [LOOP_STMT_op] = print_op,
+    [LOOP_STMT_fma] = print_fma,          [LOOP_STMT_splat] = print_splat,
+    [LOOP_STMT_load] = print_load,        [LOOP_STMT_prefetch] = print_prefetch,
+    [LOOP_STMT_store] = print_store,      [LOOP_STMT_random] = print_random_stmt,
+    [LOOP_STMT_fold] = print_fold,        [LOOP_STMT_fill] = print_fill,
+    [LOOP_STMT_gemm] = print_gemm,        [LOOP_STMT_transpose] = print_transpose,
 };
 
 static const PrintWords words = {.nan = "__builtin_nanf(\"\")",

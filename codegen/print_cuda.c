@@ -2,8 +2,9 @@
  * operation.
  *
  * The grid axis is blockIdx.x, the thread axis in it threadIdx.x; indices are int32_t wherever
- * their range is known to fit. A vector loop has four iterations: loads and stores of neighbours
- * whose address is a multiple of 16 bytes become one access before and after it. Unrolled loops
+ * their range is known to fit. A vector loop has four or eight iterations: loads and stores of
+ * neighbours whose address is a multiple of that many elements go in accesses of 16 bytes (less
+ * where four elements are less) before and after it. Unrolled loops
  * stay loops under #pragma unroll, registers are arrays that the compiler takes apart. Words that
  * are not C++ are macros of prelude_cuda.h, so that tests can run the same text without a device.
  */
@@ -11,7 +12,7 @@
 
 #include <inttypes.h>
 
-enum { VECTOR = 4 };
+enum { QUAD = 4, WIDE = 8 };
 
 /* --- buffers --- */
 
@@ -21,6 +22,11 @@ static void print_name(Printer *p, LoopBuf b) {
     const LoopBufInfo *info = loop_buf_info(p->k, b);
     fputs(info->name, p->out);
     if (has_number(info->space)) fprintf(p->out, "%" PRIu32, b.id);
+}
+
+/* Two bytes in memory, a float in a temporary. */
+static bool is_half(const LoopBufInfo *b) {
+    return b->dtype == DT_bf16 && (b->space == LOOP_param || b->space == LOOP_shared);
 }
 
 static void print_access(Printer *p, LoopBuf b, LoopIdx index) {
@@ -40,7 +46,11 @@ static void print_buf(Printer *p, const LoopStmt *s) {
     fprintf(p->out, "[%" PRId64 "];\n", b->elems > 0 ? b->elems : 1);
 }
 
-/* --- four neighbours at once --- */
+/* --- four or eight neighbours at once --- */
+
+static int64_t extent_of(const Printer *p, LoopAxis axis) {
+    return p->k->axis.data[axis.id].extent;
+}
 
 static int term_depth(const Printer *p, const LoopTerm *t) {
     switch (t->kind) {
@@ -50,17 +60,18 @@ static int term_depth(const Printer *p, const LoopTerm *t) {
     }
 }
 
-/* Whether the index is `axis` plus a multiple of VECTOR that is known before the axis' loop. */
+/* Whether the index is `axis` plus a multiple of its extent that is known before its loop. */
 static bool is_quad_index(const Printer *p, LoopIdx index, LoopAxis axis) {
     const LoopIdxInfo *info = loop_idx_info(p->k, index);
+    int64_t extent = extent_of(p, axis);
     bool found = false;
-    if (info->constant % VECTOR != 0) return false;
+    if (info->constant % extent != 0) return false;
     for (int i = 0; i < info->nterm; i++) {
         const LoopTerm *t = &info->term[i];
         if (t->kind == LOOP_TERM_axis && t->id == axis.id) {
             if (t->scale != 1) return false;
             found = true;
-        } else if (t->scale % VECTOR != 0 || term_depth(p, t) >= p->k->axis.data[axis.id].depth) {
+        } else if (t->scale % extent != 0 || term_depth(p, t) >= p->k->axis.data[axis.id].depth) {
             return false;
         }
     }
@@ -76,7 +87,7 @@ static bool is_quad(const Printer *p, const LoopStmt *s, LoopAxis axis) {
 }
 
 /* Whether the statement stands in the body of the vector loop being printed and is part of an
- * access of four. */
+ * access of several. */
 static bool in_quad(const Printer *p, const LoopStmt *s) {
     if (!p->vector || !is_quad(p, s, p->vector->axis)) return false;
     for (uint32_t i = 0; i < p->vector->body.n; i++)
@@ -84,20 +95,22 @@ static bool in_quad(const Printer *p, const LoopStmt *s) {
     return false;
 }
 
-static const char *quad_type(Dtype d) { return print_is_integer(d) ? "inf_i4" : "inf_f4"; }
+static char quad_letter(Dtype d) { return print_is_integer(d) ? 'i' : 'f'; }
 
 /* Loads in front of the loop, room for what it stores. */
 static void print_quads_before(Printer *p, const LoopStmt *loop) {
     for (uint32_t i = 0; i < loop->body.n; i++) {
         const LoopStmt *s = loop->body.data[i];
         if (!is_quad(p, s, loop->axis)) continue;
-        const char *type = quad_type(loop_buf_info(p->k, s->buf)->dtype);
+        char letter = quad_letter(loop_buf_info(p->k, s->buf)->dtype);
+        int n = (int)extent_of(p, loop->axis);
         print_line(p);
         if (s->kind == LOOP_STMT_store) {
-            fprintf(p->out, "%s q%" PRIu32 "_%" PRIu32 ";\n", type, s->arg[0].id, s->buf.id);
+            fprintf(p->out, "inf_%c%d q%" PRIu32 "_%" PRIu32 ";\n", letter, n, s->arg[0].id,
+                    s->buf.id);
             continue;
         }
-        fprintf(p->out, "const %s q%" PRIu32 " = inf_load4(&", type, s->result.id);
+        fprintf(p->out, "const inf_%c%d q%" PRIu32 " = inf_load%d(&", letter, n, s->result.id, n);
         print_access(p, s->buf, s->index);
         fputs(");\n", p->out);
     }
@@ -108,7 +121,7 @@ static void print_quads_after(Printer *p, const LoopStmt *loop) {
         const LoopStmt *s = loop->body.data[i];
         if (s->kind != LOOP_STMT_store || !is_quad(p, s, loop->axis)) continue;
         print_line(p);
-        fputs("inf_store4(&", p->out);
+        fprintf(p->out, "inf_store%d(&", (int)extent_of(p, loop->axis));
         print_access(p, s->buf, s->index);
         fprintf(p->out, ", q%" PRIu32 "_%" PRIu32 ");\n", s->arg[0].id, s->buf.id);
     }
@@ -131,9 +144,9 @@ static void print_load(Printer *p, const LoopStmt *s) {
         return;
     }
     if (s->nargs) fprintf(p->out, "t%" PRIu32 " ? ", s->arg[0].id);
-    if (foreign) fputs("INF_LOAD_SHARED(&", p->out);
+    if (foreign || is_half(b)) fputs(foreign ? "INF_LOAD_SHARED(&" : "inf_from_bf16(", p->out);
     print_access(p, s->buf, s->index);
-    if (foreign) fputc(')', p->out);
+    if (foreign || is_half(b)) fputc(')', p->out);
     if (s->nargs) {
         fputs(" : ", p->out);
         print_number(p, b->dtype, s->number);
@@ -142,6 +155,7 @@ static void print_load(Printer *p, const LoopStmt *s) {
 }
 
 static void print_store(Printer *p, const LoopStmt *s) {
+    bool half = is_half(loop_buf_info(p->k, s->buf)) && !in_quad(p, s);
     print_line(p);
     if (in_quad(p, s)) {
         fprintf(p->out, "q%" PRIu32 "_%" PRIu32 ".v[i%" PRIu32 "]", s->arg[0].id, s->buf.id,
@@ -150,7 +164,7 @@ static void print_store(Printer *p, const LoopStmt *s) {
         if (s->nargs > 1) fprintf(p->out, "if (t%" PRIu32 ") ", s->arg[1].id);
         print_access(p, s->buf, s->index);
     }
-    fprintf(p->out, " = t%" PRIu32 ";\n", s->arg[0].id);
+    fprintf(p->out, half ? " = inf_to_bf16(t%" PRIu32 ");\n" : " = t%" PRIu32 ";\n", s->arg[0].id);
 }
 
 /* --- operations --- */
@@ -161,14 +175,16 @@ static void print_fma(Printer *p, const LoopStmt *s) {
             s->arg[1].id, s->arg[2].id);
 }
 
+/* Numbers come four at a time where the place of the first is a multiple of four. */
 static void print_fill(Printer *p, const LoopStmt *s) {
     const LoopIdxInfo *info = loop_idx_info(p->k, s->index);
-    bool quad = loop_buf_info(p->k, s->buf)->elems == VECTOR && info->constant % VECTOR == 0;
-    for (int i = 0; i < info->nterm; i++) quad &= info->term[i].scale % VECTOR == 0;
+    int64_t n = loop_buf_info(p->k, s->buf)->elems;
+    bool quad = n % QUAD == 0 && n <= WIDE && info->constant % QUAD == 0;
+    for (int i = 0; i < info->nterm; i++) quad &= info->term[i].scale % QUAD == 0;
+    bool once = quad && n == QUAD;
     print_line(p);
-    if (!quad)
-        fprintf(p->out, "for (int32_t l = 0; l < %" PRId64 "; l++) ",
-                loop_buf_info(p->k, s->buf)->elems);
+    if (!once)
+        fprintf(p->out, "for (int32_t l = 0; l < %" PRId64 "; l%s) ", n, quad ? " += 4" : "++");
     if (!quad) {
         print_name(p, s->buf);
         fputs("[l] = inf_random1(", p->out);
@@ -178,9 +194,9 @@ static void print_fill(Printer *p, const LoopStmt *s) {
     }
     fputs("inf_random_quad(", p->out);
     print_stream(p, s);
-    fputs(", ", p->out);
+    fputs(once ? ", " : " + (uint64_t)l, ", p->out);
     print_name(p, s->buf);
-    fputs(");\n", p->out);
+    fputs(once ? ");\n" : " + l);\n", p->out);
 }
 
 static void print_sync(Printer *p, const LoopStmt *s) {
@@ -253,7 +269,8 @@ static void print_for(Printer *p, const LoopStmt *s) {
 }
 
 static void print_vector(Printer *p, const LoopStmt *s) {
-    bool quads = p->k->axis.data[s->axis.id].extent == VECTOR && has_quads(p, s);
+    int64_t extent = extent_of(p, s->axis);
+    bool quads = (extent == QUAD || extent == WIDE) && has_quads(p, s);
     const LoopStmt *outer = p->vector;
     if (!quads) {
         p->vector = NULL;

@@ -1,6 +1,8 @@
 /* print_text.c - the part of printing that C and CUDA C share; see print.h. */
 #include "codegen/print.h"
 
+#include "ir/bf16.h"
+
 #include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
@@ -136,6 +138,7 @@ const char *print_scalar_type(Dtype d) { return print_is_integer(d) ? "int32_t" 
 const char *print_memory_type(Dtype d) {
     switch (d) {
     case DT_f32: return "float";
+    case DT_bf16: return "inf_bf16";
     case DT_i32: return "int32_t";
     case DT_u8:
     case DT_bool: return "uint8_t";
@@ -144,7 +147,7 @@ const char *print_memory_type(Dtype d) {
 }
 
 void print_number(Printer *p, Dtype dtype, double number) {
-    float f = (float)number;
+    float f = dtype == DT_bf16 ? bf16_round((float)number) : (float)number;
     if (print_is_integer(dtype))
         fprintf(p->out, "%" PRId64, (int64_t)number);
     else if (isnan(f))
@@ -193,7 +196,9 @@ static void print_cast(Printer *p, const LoopStmt *s) {
     Dtype from = loop_val_info(p->k, s->arg[0])->dtype, to = loop_val_info(p->k, s->result)->dtype;
     uint32_t a = s->arg[0].id;
     print_begin(p, s);
-    if (to == DT_bool && from != DT_bool)
+    if (to == DT_bf16 && from != DT_bf16)
+        fprintf(p->out, "inf_round_bf16((float)t%" PRIu32 ");\n", a);
+    else if (to == DT_bool && from != DT_bool)
         fprintf(p->out, "t%" PRIu32 " != 0;\n", a);
     else if (to == DT_u8)
         fprintf(p->out, "(uint8_t)(int32_t)t%" PRIu32 ";\n", a);

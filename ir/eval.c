@@ -4,6 +4,7 @@
  * Everything else is an obvious loop in eval_move.c, eval_window.c and eval_row.c. */
 #include "ir/eval.h"
 
+#include "ir/bf16.h"
 #include "ir/eval_rule.h"
 #include "ir/panic.h"
 
@@ -75,9 +76,11 @@ static const double reduce_first[OP_count] = {
 #include "ir/ops.def"
 };
 
-/* A value as the dtype holds it: integers towards zero within their range, NaN as 0. */
+/* A value as the dtype holds it: bf16 rounded as the targets do (f32 is not: see eval.h), integers
+ * towards zero within their range, NaN as 0. */
 static double convert(double a, Dtype dtype) {
     if (dtype == DT_bool) return a != 0;
+    if (dtype == DT_bf16) return (double)bf16_round((float)a);
     if (dtype_is_float(dtype)) return a;
     double low = dtype == DT_u8 ? 0 : INT32_MIN, high = dtype == DT_u8 ? UINT8_MAX : INT32_MAX;
     if (isnan(a)) return 0;
@@ -92,7 +95,7 @@ static void eval_elementwise(const EvalNode *x) {
         double a = x->in[0].data[i];
         double b = x->n->nin > 1 ? x->in[1].data[i] : 0, c = x->n->nin > 2 ? x->in[2].data[i] : 0;
         double y = f(a, b, c);
-        x->out[0].data[i] = x->n->op == OP_cast ? convert(y, dtype) : y;
+        x->out[0].data[i] = x->n->op == OP_cast || dtype == DT_bf16 ? convert(y, dtype) : y;
     }
 }
 

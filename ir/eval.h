@@ -1,7 +1,8 @@
 /* eval.h - the reference evaluator: any graph, slowly and obviously, in f64.
  *
  * The oracle of the random tests and of --verify-passes. Every tensor is an array of double, bool
- * as 0 or 1, integers exact. bf16 and f32 values are not rounded, unless asked for.
+ * as 0 or 1, integers exact. f32 values are not rounded, unless asked for; bf16 results of
+ * elementwise ops are: a cast to bf16 is meant to lose bits.
  */
 #ifndef INFINIC_IR_EVAL_H
 #define INFINIC_IR_EVAL_H

@@ -3,6 +3,7 @@
  * Each expression is compiled twice: over float, as the target computes f32 and bf16, and over
  * double for integers, which f64 holds exactly.
  */
+#include "ir/bf16.h"
 #include "passes/rewrite.h"
 
 #include <limits.h>
@@ -66,21 +67,9 @@ static const struct {
 #include "ir/ops.def"
 };
 
-static float round_bf16(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    if (isnan(x))
-        bits |= 0x00400000u;
-    else
-        bits += 0x7fffu + ((bits >> 16) & 1u); // to nearest, ties to even
-    bits &= 0xffff0000u;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
 double scalar_round(Dtype dtype, double x) {
     if (dtype == DT_f32) return (double)(float)x;
-    if (dtype == DT_bf16) return (double)round_bf16((float)x);
+    if (dtype == DT_bf16) return (double)bf16_round((float)x);
     return x;
 }
 

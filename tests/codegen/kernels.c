@@ -1,6 +1,7 @@
 /* kernels.c - see kernels.h. */
 #include "tests/codegen/kernels.h"
 
+#include "ir/bf16.h"
 #include "ir/diag.h"
 #include "ir/split.h"
 #include "ir/text.h"
@@ -202,14 +203,28 @@ static double make_value(const KernelCase *c, Dtype dtype, uint64_t *state) {
     return (double)(float)((double)(r >> 40) * 0x1p-24 * 6 - 3);
 }
 
+/* The nearest value that the dtype holds. */
+static double hold_value(double x, Dtype dtype) {
+    return dtype == DT_bf16 ? (double)bf16_round((float)x) : x;
+}
+
 static void store_value(void *to, Dtype dtype, int64_t i, double v) {
     if (dtype == DT_f32) ((float *)to)[i] = (float)v;
+    if (dtype == DT_bf16) {
+        float x = (float)v;
+        memcpy((char *)to + 2 * i, (const char *)&x + 2, 2);
+    }
     if (dtype == DT_i32) ((int32_t *)to)[i] = (int32_t)v;
     if (dtype == DT_u8 || dtype == DT_bool) ((uint8_t *)to)[i] = (uint8_t)v;
 }
 
 static double load_value(const void *from, Dtype dtype, int64_t i) {
     if (dtype == DT_f32) return (double)((const float *)from)[i];
+    if (dtype == DT_bf16) {
+        float x = 0;
+        memcpy((char *)&x + 2, (const char *)from + 2 * i, 2);
+        return (double)x;
+    }
     if (dtype == DT_i32) return ((const int32_t *)from)[i];
     return ((const uint8_t *)from)[i];
 }
@@ -284,7 +299,9 @@ static bool compare_values(const Case *c, const Guarded *value, const EvalTensor
         int64_t n = type_elems(g->mod->types, val_type(g, g->out[i]));
         for (int64_t j = 0; j < n; j++) {
             double got = load_value(value[g->out[i].id].data, t->dtype, j);
-            double tolerance = t->dtype != DT_f32 ? 0 : c->c.tolerance != 0 ? c->c.tolerance : 2e-6;
+            double tolerance = !dtype_is_float(t->dtype) ? 0
+                               : c->c.tolerance != 0     ? c->c.tolerance
+                                                         : 2e-6;
             if (close_enough(got, want[i].data[j], tolerance)) continue;
             fprintf(stderr, "%s\n  result %d element %lld: %.9g, the evaluator says %.9g\n",
                     c->c.body, i, (long long)j, got, want[i].data[j]);
@@ -328,7 +345,7 @@ static void make_inputs(KernelSet *s, Case *c, Guarded *v) {
         Dtype dtype = val_info(g, g->in[i])->dtype;
         c->input[i] = (EvalTensor){val_type(g, g->in[i]), ARENA_ARRAY(&s->arena, double, n)};
         for (int64_t j = 0; j < n; j++) {
-            double x = make_value(&c->c, dtype, &state);
+            double x = hold_value(make_value(&c->c, dtype, &state), dtype);
             c->input[i].data[j] = x;
             store_value(v[g->in[i].id].data, dtype, j, x);
         }
