@@ -127,12 +127,13 @@ void eval_rms_norm(const EvalNode *x) {
 void eval_cross_entropy(const EvalNode *x) {
     Rows r = rows_of(x);
     double ignore = (double)node_int(x->n, ATTR_ignore, 0), sum = 0, count = 0;
+    int64_t classes = node_int(x->n, ATTR_classes, r.size);
     for (int64_t i = 0; i < r.count; i++) {
         const double *v = x->in[0].data + i * r.size;
         double target = x->in[1].data[i];
         if (target == ignore || target == EVAL_TARGET_PAD) continue;
-        bool known = target >= 0 && target < (double)r.size;
-        sum += known ? row_logsumexp(v, r.size) - v[(int64_t)target] : (double)NAN;
+        bool known = target >= 0 && target < (double)classes;
+        sum += known ? row_logsumexp(v, classes) - v[(int64_t)target] : (double)NAN;
         sum = eval_partial(x, sum);
         count += 1;
     }

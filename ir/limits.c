@@ -10,7 +10,7 @@ static void limits_from_use(const Graph *g, const Node *n, int k, DataLimit *lim
     if (n->op == OP_gather && k == 1) narrow(lim, val_info(g, n->in[0])->dim[0]);
     if (n->op == OP_cross_entropy && k == 1) {
         const TypeInfo *logits = val_info(g, n->in[0]);
-        narrow(lim, logits->dim[logits->ndim - 1]);
+        narrow(lim, node_int(n, ATTR_classes, logits->dim[logits->ndim - 1]));
         if (node_attr(n, ATTR_ignore)) lim->ignore = node_int(n, ATTR_ignore, INT64_MIN);
     }
 }

@@ -363,6 +363,9 @@ static const char *shape_cross_entropy(const ShapeQuery *q, Type *out) {
                 target->ndim == x->ndim - 1;
     for (int i = 0; fits && i < target->ndim; i++) fits = target->dim[i] == x->dim[i];
     if (!fits) return shape_pair(q, "float logits [.., V] and i32 targets [..] are needed", 0, 1);
+    const Attr *classes = shape_attr(q, ATTR_classes);
+    if (classes != NULL && (classes->i < 1 || classes->i > x->dim[x->ndim - 1]))
+        return shape_pair(q, "`classes` is not in [1, V] for logits [.., V]", 0, 1);
     const char *why = shape_make(q, &out[0], DT_f32, 0, NULL);
     return why != NULL ? why : shape_make(q, &out[1], DT_f32, 0, NULL);
 }

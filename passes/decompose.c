@@ -53,7 +53,7 @@ static void decompose_cross_entropy(Builder *b, const Node *n, const Val *in, Va
     int64_t axes[NDIM_MAX];
     for (int i = 0; i < NDIM_MAX; i++) axes[i] = i;
     int rows = val_info(b->g, in[1])->ndim;
-    RowsExp r = rows_exp(b, in[0]);
+    RowsExp r = rows_exp(b, rows_only(b, in[0], node_int(n, ATTR_classes, INT64_MAX)));
     Val hot = rows_onehot(b, in[1], in[0]);
     Val counted = rows_counted(b, in[1], node_int(n, ATTR_ignore, 0));
     Val only = build3(b, OP_select, hot, r.shifted, build_scalar_like(b, 0.0, r.shifted));

@@ -79,13 +79,14 @@ void grad_rms_norm(Grad *c) {
     if (c->need[0]) c->din[0] = dx;
 }
 
-/* dlogits = (softmax - onehot) dsum on counted rows, exactly 0 on others, whatever they hold. */
+/* dlogits = (softmax - onehot) dsum on counted rows, exactly 0 on others, whatever they hold, and
+ * exactly 0 behind the classes. */
 void grad_cross_entropy(Grad *c) {
     Builder *b = &c->b;
     Val logits = c->n->in[0], target = c->n->in[1], dsum = c->dout[0];
     if (dsum.id == 0) return; /* the count alone does not depend on the logits */
     Type type = val_type(b->g, logits);
-    RowsExp r = rows_exp(b, logits);
+    RowsExp r = rows_exp(b, rows_only(b, logits, node_int(c->n, ATTR_classes, INT64_MAX)));
     Val p = build2(b, OP_div, r.e, rows_spread(b, r.sum, logits));
     Val hot = build_cast(b, rows_onehot(b, target, logits), val_info(b->g, logits)->dtype);
     Val counted = rows_counted(b, target, node_int(c->n, ATTR_ignore, 0));

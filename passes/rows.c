@@ -2,6 +2,7 @@
 #include "passes/rows.h"
 
 #include <limits.h>
+#include <math.h>
 
 Val rows_reduce(Builder *b, Op op, Val x) {
     int64_t last = val_info(b->g, x)->ndim - 1;
@@ -39,11 +40,24 @@ RowsExp rows_exp(Builder *b, Val x) {
     return r;
 }
 
-Val rows_onehot(Builder *b, Val target, Val logits) {
-    const TypeInfo *info = val_info(b->g, logits);
+/* i32 [.., D]: the place in the row. */
+static Val places(Builder *b, Val x) {
+    const TypeInfo *info = val_info(b->g, x);
     Type type = type_intern(b->g->mod->types, DT_i32, info->ndim, info->dim);
     Attr axis = ATTR_INT(axis, info->ndim - 1);
-    Val class = graph_add(b, OP_iota, 0, NULL, 1, &axis, type)->out;
+    return graph_add(b, OP_iota, 0, NULL, 1, &axis, type)->out;
+}
+
+Val rows_only(Builder *b, Val x, int64_t count) {
+    const TypeInfo *info = val_info(b->g, x);
+    if (count >= info->dim[info->ndim - 1]) return x;
+    Val place = places(b, x);
+    Val real = build2(b, OP_lt, place, build_scalar_like(b, (double)count, place));
+    return build3(b, OP_select, real, x, build_scalar_like(b, -INFINITY, x));
+}
+
+Val rows_onehot(Builder *b, Val target, Val logits) {
+    Val class = places(b, logits);
     return build2(b, OP_eq, class, rows_spread(b, target, class));
 }
 

@@ -29,6 +29,9 @@ typedef struct RowsExp {
 
 RowsExp rows_exp(Builder *b, Val x);
 
+/* x with -inf, which no maximum or sum of exponentials sees, behind the first `count` of a row. */
+Val rows_only(Builder *b, Val x, int64_t count);
+
 /* bool [.., V]: class == target. */
 Val rows_onehot(Builder *b, Val target, Val logits);
 

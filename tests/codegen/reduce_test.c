@@ -169,6 +169,42 @@ static void softmax(void **state) {
     kernels_free(s);
 }
 
+/* The classifier over rows with padding: loss, count and gradient; targets may be ignored. */
+static void add_classifier(KernelSet *s, int rows, int width, int classes, KernelInput input) {
+    kernels_addf(
+        s, (KernelCase){.form = "reduce", .limit = classes, .input = input, .tolerance = 1e-5},
+        "(%%0: f32[%d,%d], %%1: i32[%d]) { %%2 = iota {axis=1} : i32[%d,%d] "
+        "%%3 = const {value=%d} : i32[%d,%d] %%4 = lt %%2, %%3 %%5 = const {value=-inf} : "
+        "f32[%d,%d] "
+        "%%6 = select %%4, %%0, %%5 %%7 = reduce_max %%6 {axes=[1]} "
+        "%%8 = broadcast %%7 {axes=[0]} : f32[%d,%d] %%9 = sub %%6, %%8 %%10 = exp %%9 "
+        "%%11 = reduce_sum %%10 {axes=[1]} %%12 = broadcast %%1 {axes=[0]} : i32[%d,%d] "
+        "%%13 = eq %%2, %%12 %%14 = const {value=-1} : i32[%d] %%15 = ne %%1, %%14 "
+        "%%16 = const {value=0.0} : f32[%d,%d] %%17 = select %%13, %%9, %%16 "
+        "%%18 = reduce_sum %%17 {axes=[1]} %%19 = log %%11 %%20 = sub %%19, %%18 "
+        "%%21 = const {value=0.0} : f32[%d] %%22 = select %%15, %%20, %%21 %%23 = cast %%15 : "
+        "f32[%d] "
+        "%%24 = broadcast %%11 {axes=[0]} : f32[%d,%d] %%25 = div %%10, %%24 "
+        "%%26 = cast %%13 : f32[%d,%d] %%27 = sub %%25, %%26 "
+        "%%28 = broadcast %%15 {axes=[0]} : bool[%d,%d] %%29 = select %%28, %%27, %%16 "
+        "return %%22, %%23, %%29 }",
+        rows, width, rows, rows, width, classes, rows, width, rows, width, rows, width, rows, width,
+        rows, rows, width, rows, rows, rows, width, rows, width, rows, width);
+}
+
+static void classifier(void **state) {
+    (void)state;
+    KernelSet *s = kernels_new();
+    add_classifier(s, 16, 16, 13, INPUT_plain);
+    add_classifier(s, 5, 67, 60, INPUT_plain);
+    add_classifier(s, 3, 1024, 1001, INPUT_plain);
+    add_classifier(s, 300, 9000, 8999, INPUT_plain);
+    add_classifier(s, 270, 50304, 50257, INPUT_plain);
+    add_classifier(s, 9, 40, 33, INPUT_special);
+    assert_int_equal(kernels_run(s), 0);
+    kernels_free(s);
+}
+
 /* The gradient of a maximum of 70,000 equal values is 1 / 70,000 each (CASES G3). */
 static void equal_values(void **state) {
     (void)state;
@@ -266,8 +302,8 @@ int main(void) {
         cmocka_unit_test(every_layout), cmocka_unit_test(ragged),
         cmocka_unit_test(long_sums),    cmocka_unit_test(several),
         cmocka_unit_test(integers),     cmocka_unit_test(empty),
-        cmocka_unit_test(softmax),      cmocka_unit_test(equal_values),
-        cmocka_unit_test(masked_rows),  cmocka_unit_test(layer_norm),
-        cmocka_unit_test(argmax)};
+        cmocka_unit_test(softmax),      cmocka_unit_test(classifier),
+        cmocka_unit_test(equal_values), cmocka_unit_test(masked_rows),
+        cmocka_unit_test(layer_norm),   cmocka_unit_test(argmax)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,7 +25,7 @@ close() {
         END { print "largest relative difference", worst; exit !(NR > 0 && worst <= 1e-6) }'
 }
 
-for model in blocks tied many; do
+for model in blocks tied many padded; do
     check "$model compiles" compile $here/$model.it "$work/$model"
     check "$model trains" train $model
     check "$model: the loss falls" falls $model
@@ -35,6 +35,9 @@ for model in blocks tied many; do
     check "$model: passes keep its meaning" "$INFINIC" $here/$model.it --verify-passes --target=cpu \
         -D train.B=2 -D eval.B=2 -o "$work/$model-verified"
 done
+check 'padded compiles without padding' compile $here/padded.it "$work/padded-none" -D pad=1
+check 'padded trains without padding' train padded-none
+check 'padding rows change nothing' close padded padded-none
 for model in blocks tied; do
     check "$model compiles with 8 microbatches" compile $here/$model.it "$work/$model-8" \
         -D train.B=8 -D train.microbatches=8

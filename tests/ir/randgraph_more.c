@@ -93,8 +93,10 @@ bool rand_op_cross_entropy(RandGen *r) {
         if (val_type(r->b.g, r->ints.data[i]).id != t.id) continue;
         Val in[2] = {x, r->ints.data[i]};
         if (r->o->pads && rand_chance(r, 50)) in[1] = pad_targets(r, in[1]);
-        Attr ignore = ATTR_INT(ignore, rand_chance(r, 50) ? -100 : 1);
-        const Node *n = try_op(r, OP_cross_entropy, 2, in, 1, &ignore);
+        Attr attr[2] = {ATTR_INT(ignore, rand_chance(r, 50) ? -100 : 1),
+                        ATTR_INT(classes, info->dim[info->ndim - 1])};
+        attr[1].i -= rand_chance(r, 30) && attr[1].i > 3; /* classes are 0, 1 and 2 */
+        const Node *n = try_op(r, OP_cross_entropy, 2, in, 2, attr);
         if (n == NULL) return false;
         rand_keep(r, n->out, 4.0 * (double)type_elems(r->b.g->mod->types, t));
         if (rand_chance(r, 30)) rand_keep(r, node_out(n, 1), 4);

@@ -200,6 +200,10 @@ case("cross_entropy", "%2, %3 = cross_entropy %0, %1 {ignore=-100} return %2, %3
      [F.cross_entropy(m.reshape(-1, 4), kept.reshape(-1), reduction="sum"), T(4.0)])
 case("cross_entropy_none", "%2, %3 = cross_entropy %0, %1 {ignore=1} return %2, %3",
      [m[0], I([1, 1, 1])], [T(0.0), T(0.0)])
+case("cross_entropy_padded", "%2, %3 = cross_entropy %0, %1 {ignore=-100, classes=3} return %2, %3",
+     [m, I([[0, 2, -100], [1, -2147483648, 2]])],
+     [F.cross_entropy(m[..., :3].reshape(-1, 3), I([0, 2, -100, 1, -100, 2]), reduction="sum"),
+      T(4.0)])
 case("cross_entropy_outside", "%2, %3 = cross_entropy %0, %1 {ignore=1} return %2, %3",
      [m[0], I([4, 1, 0])], [T(nan), T(2.0)])
 
