@@ -25,9 +25,12 @@ typedef struct InfReach {
 
 enum { INF_ORDER_TOKENS = 1 << 20 };
 
-/* What the survey knows of a launch. */
+/* What the survey knows of a launch. `first` and `wait` are of lists that end where those of the
+ * next launch begin. */
 typedef struct InfOrderLaunch {
-    uint32_t first; /* of its ranges; they end where those of the next one begin */
+    uint32_t first; /* of its ranges */
+    uint32_t wait;  /* of the earlier launches that it clashes with most directly */
+    uint32_t next;  /* on the longest chain from here; the count of launches: none */
     double cost_us; /* about how long it takes */
     double rest_us; /* the longest chain from its begin on */
     bool beside;    /* in the lane beside the main one */
@@ -40,6 +43,8 @@ typedef struct InfOrder {
     InfReach *reach;
     uint32_t reach_count, reach_most;
     InfOrderLaunch *launch;
+    uint32_t *wait; /* by launch, latest first */
+    uint32_t wait_count, wait_most;
     uint64_t *behind; /* by launch: bits of the launches it comes after, directly or not */
     uint32_t *waits;  /* for the launch at hand */
     uint32_t words;   /* of 64 bits a launch */
@@ -48,7 +53,7 @@ typedef struct InfOrder {
 
 /* Room for `launches` launches with `reaches` ranges altogether. More than INF_ORDER_MOST launches
  * are not looked at: then the order stays off, and each launch waits for the one before. */
-enum { INF_ORDER_MOST = 1024 };
+enum { INF_ORDER_MOST = 20000 };
 InfCode inf_order_open(InfError *e, uint32_t launches, uint32_t reaches, InfOrder *out);
 void inf_order_close(InfOrder *o);
 
@@ -56,7 +61,8 @@ void inf_order_close(InfOrder *o);
 void inf_order_use(InfOrder *o, uint64_t begin, uint64_t bytes, bool written);
 void inf_order_end(InfOrder *o, double cost_us);
 
-/* Ends the survey and chooses lanes: one where a second would gain too little. */
+/* Ends the survey and chooses lanes: one where a second would gain too little. The order goes off
+ * where there is no memory for it. */
 void inf_order_plan(InfOrder *o);
 
 /* The launches that the next one waits for, in *waits until the next call; returns how many. */

@@ -79,6 +79,128 @@ static void test_one_lane_when_little_is_beside(void **state) {
     inf_order_close(&o);
 }
 
+/* --- random steps, beside the definition --- */
+
+enum { RANDOM_LAUNCHES = 60, RANDOM_REACHES = 4 };
+
+typedef struct Definition {
+    InfReach reach[RANDOM_LAUNCHES][RANDOM_REACHES];
+    double cost[RANDOM_LAUNCHES], rest[RANDOM_LAUNCHES];
+    bool beside[RANDOM_LAUNCHES];
+    bool behind[RANDOM_LAUNCHES][RANDOM_LAUNCHES];
+    int lane[2]; /* 1 + the last launch in it */
+} Definition;
+
+static bool clash(const Definition *d, int a, int b) {
+    for (int i = 0; i < RANDOM_REACHES; i++)
+        for (int k = 0; k < RANDOM_REACHES; k++) {
+            const InfReach *x = &d->reach[a][i], *y = &d->reach[b][k];
+            if ((x->written || y->written) && x->begin < y->end && y->begin < x->end) return true;
+        }
+    return false;
+}
+
+static int longest_behind(const Definition *d, int i) {
+    int best = RANDOM_LAUNCHES;
+    for (int k = i + 1; k < RANDOM_LAUNCHES; k++)
+        if ((best == RANDOM_LAUNCHES || d->rest[k] > d->rest[best]) && clash(d, i, k)) best = k;
+    return best;
+}
+
+static void define_lanes(Definition *d) {
+    double beside_us = 0;
+    for (int i = RANDOM_LAUNCHES; i-- > 0;) {
+        int next = longest_behind(d, i);
+        d->rest[i] = d->cost[i] + (next < RANDOM_LAUNCHES ? d->rest[next] : 0);
+        d->beside[i] = true;
+        beside_us += d->cost[i];
+    }
+    for (int i = 0; i < RANDOM_LAUNCHES; i = longest_behind(d, i)) {
+        d->beside[i] = false;
+        beside_us -= d->cost[i];
+    }
+    for (int i = 0; i < RANDOM_LAUNCHES && beside_us < 4.0; i++) d->beside[i] = false;
+}
+
+/* The launches that `now` has to wait for and that none of the others waits for. */
+static void define_waits(Definition *d, int now, int *list) {
+    int *lane = &d->lane[d->beside[now]], found = 0;
+    for (int i = now; i-- > 0;) {
+        if (d->behind[now][i] || (i + 1 != *lane && !clash(d, i, now))) continue;
+        for (int k = 0; k < i; k++) d->behind[now][k] |= d->behind[i][k];
+        d->behind[now][i] = true;
+        list[found++] = i;
+    }
+    list[found] = -1;
+    *lane = now + 1;
+}
+
+static uint32_t next_random(uint32_t *state) {
+    *state = *state * 1664525u + 1013904223u;
+    return *state >> 12;
+}
+
+static void make_random(Definition *d, uint32_t seed) {
+    *d = (Definition){0};
+    for (int i = 0; i < RANDOM_LAUNCHES; i++) {
+        d->cost[i] = 1 + next_random(&seed) % 5;
+        for (int k = 0; k < RANDOM_REACHES; k++) {
+            uint64_t begin = next_random(&seed) % 400, bytes = 1 + next_random(&seed) % 9;
+            if (next_random(&seed) % 20 == 0) bytes = 300;
+            if (i == 0 || i == RANDOM_LAUNCHES - 1) begin = 0, bytes = UINT64_MAX;
+            bool written = bytes > 300 || next_random(&seed) % 3 == 0;
+            d->reach[i][k] = (InfReach){begin, begin + bytes, written};
+        }
+    }
+}
+
+static void test_random_steps(void **state) {
+    (void)state;
+    for (uint32_t seed = 0; seed < 200; seed++) {
+        InfError e = {0};
+        InfOrder o;
+        Definition d;
+        int list[RANDOM_LAUNCHES + 1];
+        make_random(&d, seed);
+        define_lanes(&d);
+        int code = inf_order_open(&e, RANDOM_LAUNCHES, RANDOM_LAUNCHES * RANDOM_REACHES, &o);
+        assert_int_equal(code, INF_OK);
+        for (int i = 0; i < RANDOM_LAUNCHES; i++) {
+            for (int k = 0; k < RANDOM_REACHES; k++) {
+                const InfReach *r = &d.reach[i][k];
+                inf_order_use(&o, r->begin, r->end - r->begin, r->written);
+            }
+            inf_order_end(&o, d.cost[i]);
+        }
+        inf_order_plan(&o);
+        for (int i = 0; i < RANDOM_LAUNCHES; i++) {
+            define_waits(&d, i, list);
+            expect(&o, list);
+        }
+        inf_order_close(&o);
+    }
+}
+
+/* As large a step as one graph takes: a chain, each link with a gradient beside it. */
+static void test_large_steps_are_quick(void **state) {
+    enum { LINKS = INF_ORDER_MOST / 2 - 1 };
+    (void)state;
+    InfError e = {0};
+    InfOrder o;
+    const uint32_t *waits;
+    assert_int_equal(inf_order_open(&e, 2 * LINKS, 6 * LINKS, &o), INF_OK);
+    for (uint32_t i = 0; i < LINKS; i++)
+        for (int beside = 0; beside < 2; beside++) {
+            uint64_t at = i % 64 * 100, to = (i + 1) % 64 * 100;
+            inf_order_use(&o, at, 100, false);
+            inf_order_use(&o, beside ? 100000 + i * 8 : to, beside ? 8 : 100, true);
+            inf_order_end(&o, 2);
+        }
+    inf_order_plan(&o);
+    for (uint32_t i = 0; i < 2 * LINKS; i++) assert_true(inf_order_next(&o, &waits) <= 2);
+    inf_order_close(&o);
+}
+
 static void test_too_many_stay_in_order(void **state) {
     (void)state;
     InfError e = {0};
@@ -92,6 +214,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_lanes),
         cmocka_unit_test(test_one_lane_when_little_is_beside),
+        cmocka_unit_test(test_random_steps),
+        cmocka_unit_test(test_large_steps_are_quick),
         cmocka_unit_test(test_too_many_stay_in_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
