@@ -6,10 +6,11 @@
 #include "runtime/device.h"
 
 /* What the text below takes for granted. */
-_Static_assert(INF_DEVICE_DEPTH == 4, "slots are counter & 3");
-_Static_assert(sizeof(InfTicket) == 80, "bytes from slot to slot");
-_Static_assert(offsetof(InfTicket, scalar) == 56, "14 words of moment, then scalars");
-_Static_assert(HOST_SCALAR_COUNT == 5, "words 14 to 18 are scalars");
+_Static_assert(INF_DEVICE_DEPTH == 4, "slots and rows are counter & 3");
+_Static_assert(sizeof(InfTicket) == 144, "bytes from slot to slot");
+_Static_assert(offsetof(InfTicket, applied) == 56, "14 words of moment before it");
+_Static_assert(offsetof(InfTicket, scalar) == 64, "where rows begin");
+_Static_assert(HOST_SCALAR_COUNT == 5, "threads 14 to 18; 20 bytes a row");
 
 const char inf_cuda_glue[] =
     ".version 7.0\n"
@@ -19,8 +20,8 @@ const char inf_cuda_glue[] =
     "                          .param .u64 scalar)\n"
     "{\n"
     "  .reg .pred %p;\n"
-    "  .reg .b32 %t, %slot, %w, %off;\n"
-    "  .reg .b64 %from, %to, %c, %m;\n"
+    "  .reg .b32 %t, %slot, %w, %off, %row;\n"
+    "  .reg .b64 %from, %to, %c;\n"
     "  mov.u32 %t, %tid.x;\n"
     "  setp.gt.u32 %p, %t, 18;\n"
     "  @%p bra DONE;\n"
@@ -28,28 +29,34 @@ const char inf_cuda_glue[] =
     "  ld.param.u64 %c, [counter];\n"
     "  ld.volatile.global.u32 %slot, [%c];\n"
     "  and.b32 %slot, %slot, 3;\n"
-    "  mad.wide.u32 %from, %slot, 80, %from;\n"
-    "  mad.wide.u32 %from, %t, 4, %from;\n"
-    "  ld.volatile.global.u32 %w, [%from];\n"
+    "  mad.wide.u32 %from, %slot, 144, %from;\n"
     "  ld.param.u64 %to, [moment];\n"
-    "  ld.param.u64 %m, [scalar];\n"
     "  mov.u32 %off, %t;\n"
     "  setp.lt.u32 %p, %t, 14;\n"
-    "  @%p bra STORE;\n"
-    "  mov.u64 %to, %m;\n"
+    "  @%p bra COPY;\n"
+    "  ld.param.u64 %to, [scalar];\n"
     "  sub.u32 %off, %t, 14;\n"
-    "STORE:\n"
+    "  ld.volatile.global.u32 %row, [%c+4];\n"
+    "  ld.volatile.global.u32 %w, [%from+56];\n"
+    "  sub.u32 %row, %row, %w;\n"
+    "  and.b32 %row, %row, 3;\n"
+    "  mad.wide.u32 %from, %row, 20, %from;\n"
+    "  add.u64 %from, %from, 64;\n"
+    "COPY:\n"
+    "  mad.wide.u32 %from, %off, 4, %from;\n"
     "  mad.wide.u32 %to, %off, 4, %to;\n"
+    "  ld.volatile.global.u32 %w, [%from];\n"
     "  st.global.u32 [%to], %w;\n"
     "DONE:\n"
     "  ret;\n"
     "}\n"
     ".visible .entry inf_end(.param .u64 ring, .param .u64 counter, .param .u64 scalar,\n"
-    "                        .param .u32 words)\n"
+    "                        .param .u32 words, .param .u64 ok)\n"
     "{\n"
     "  .reg .pred %p;\n"
     "  .reg .b32 %t, %count, %slot, %n, %w, %step, %size;\n"
     "  .reg .b64 %from, %to, %c, %a;\n"
+    "  .reg .f32 %f;\n"
     "  ld.param.u64 %to, [ring];\n"
     "  ld.param.u64 %c, [counter];\n"
     "  ld.param.u64 %from, [scalar];\n"
@@ -77,6 +84,15 @@ const char inf_cuda_glue[] =
     "  @%p bra DONE;\n"
     "  add.u32 %count, %count, 1;\n"
     "  st.global.u32 [%c], %count;\n"
+    "  ld.param.u64 %a, [ok];\n"
+    "  setp.eq.u64 %p, %a, 0;\n"
+    "  @%p bra DONE;\n"
+    "  ld.global.f32 %f, [%a];\n"
+    "  setp.eq.f32 %p, %f, 0f00000000;\n"
+    "  @%p bra DONE;\n"
+    "  ld.global.u32 %count, [%c+4];\n"
+    "  add.u32 %count, %count, 1;\n"
+    "  st.global.u32 [%c+4], %count;\n"
     "DONE:\n"
     "  ret;\n"
     "}\n";

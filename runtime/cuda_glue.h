@@ -2,9 +2,11 @@
  * in and its results out, through pinned host memory, inside the captured graph.
  *
  *   inf_begin(ring, counter, moment, scalar)
- *       slot `counter` % depth of the ring holds an InfTicket: to the moment and the host scalars
- *   inf_end(ring, counter, scalar, words)
- *       the scalar region, `words` of 4 bytes, to the slot of its own ring; then counter += 1
+ *       slot counter[0] % depth of the ring holds an InfTicket: to the moment and, from the row for
+ *       the updates counted since, to the host scalars
+ *   inf_end(ring, counter, scalar, words, ok)
+ *       the scalar region, `words` of 4 bytes, to the slot of its own ring; then counter[0] += 1,
+ *       and counter[1], of updates, if `ok` is an address and the float there is not 0
  *
  * PTX of the lowest plain architecture, so that every driver and chip we run on takes it. Kernels
  * instead of copy nodes: a graph starts a kernel in a microsecond, a copy in several.

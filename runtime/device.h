@@ -22,9 +22,12 @@ typedef struct InfDevice InfDevice;
 /* Submissions that may be on their way at once. */
 enum { INF_DEVICE_DEPTH = 4 };
 
+/* Scalars that count updates depend on how many of the steps on their way take effect, which the
+ * host does not know yet but the device will: there is a row for each case. */
 typedef struct InfTicket {
     InfDeviceMoment moment;
-    float scalar[HOST_SCALAR_COUNT];
+    uint64_t applied; /* updates that took effect before the first step on its way */
+    float scalar[INF_DEVICE_DEPTH][HOST_SCALAR_COUNT]; /* [k]: and k of those did, too */
 } InfTicket;
 
 typedef struct InfLaunch {
@@ -77,14 +80,14 @@ typedef struct InfDeviceTable {
     void (*enter)(InfDevice *d);
     void (*stage)(InfDevice *d, const InfStage *stage);
     void (*launch)(InfDevice *d, const InfLaunch *launch);
-    void (*leave)(InfDevice *d);
+    void (*leave)(InfDevice *d, bool update); /* update: it counts when Plan.update_ok says so */
     void (*submitted)(InfDevice *d);
     /* Waits for the oldest submission; `scalars` receives the scalar region as it left it. */
     InfCode (*collect)(InfError *e, InfDevice *d, void *scalars);
     /* Waits for everything. */
     InfCode (*finish)(InfError *e, InfDevice *d);
 
-    /* What is launched between record and keep is not done but becomes graph `which` of a few.
+    /* What is launched between record and keep is not done but becomes graph `which`, from 0 on.
      * `follow`: the next launch waits for these, counted from record, not for the one before;
      * possible for as many launches as record was told. */
     void (*record)(InfDevice *d, uint32_t launches);

@@ -94,7 +94,15 @@ static void *host_take(InfDevice *d, uint64_t bytes) {
 
 static void ticket(InfDevice *d, const InfTicket *t) { d->ticket = *t; }
 
-static void enter(InfDevice *d) { memcpy(d->scalar, d->ticket.scalar, sizeof d->ticket.scalar); }
+/* Nothing is on its way when a submission begins. */
+static void enter(InfDevice *d) {
+    memcpy(d->scalar, d->ticket.scalar[0], sizeof d->ticket.scalar[0]);
+}
+
+static void leave(InfDevice *d, bool update) {
+    (void)d;
+    (void)update;
+}
 
 static void stage(InfDevice *d, const InfStage *s) {
     (void)d;
@@ -172,7 +180,7 @@ const InfDeviceTable inf_device_cpu = {
     .enter = enter,
     .stage = stage,
     .launch = launch,
-    .leave = nothing,
+    .leave = leave,
     .submitted = nothing,
     .collect = collect,
     .finish = finish,

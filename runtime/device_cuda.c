@@ -15,7 +15,7 @@
 #include "runtime/cuda_glue.h"
 #include "runtime/device.h"
 
-enum { GRAPHS = 2, HOST_BLOCKS = 8, OWN_BYTES = 4096, MOMENT_AT = 256, SHARED_MAX = 48 << 10 };
+enum { HOST_BLOCKS = 8, OWN_BYTES = 4096, MOMENT_AT = 256, SHARED_MAX = 48 << 10 };
 
 struct InfDevice {
     const Plan *plan;
@@ -33,7 +33,8 @@ struct InfDevice {
     unsigned char *results;
     uint32_t scalar_words;
     uint64_t submitted, collected;
-    CuGraphExec graph[GRAPHS];
+    CuGraphExec *graph; /* NULL: not recorded */
+    int graphs;
     CuNode *node, *awaited; /* of the launches recorded so far; of those the next one waits for */
     uint32_t nodes, nodes_most; /* nodes_most 0: not recording, or each waits for the one before */
     CuEvent *mark;
@@ -137,7 +138,7 @@ static InfCode device_open(InfError *e, const Plan *plan, InfDevice **out) {
 
 static void free_queues(InfDevice *d) {
     const CuFunctions *call = &d->cuda.call;
-    for (int i = 0; i < GRAPHS; i++)
+    for (int i = 0; i < d->graphs; i++)
         if (d->graph[i]) call->graph_exec_free(d->graph[i]);
     for (uint32_t i = 0; i < d->nmark; i++) call->event_free(d->mark[i]);
     for (int i = 0; i < INF_DEVICE_DEPTH; i++)
@@ -163,6 +164,7 @@ static void device_close(InfDevice *d) {
     }
     inf_cuda_close(&d->cuda);
     inf_error_free(&d->fault);
+    free(d->graph);
     free(d->node);
     free(d->awaited);
     free(d->mark);
@@ -274,9 +276,10 @@ static void enter(InfDevice *d) {
     launch_glue(d, d->begin, INF_GLUE_BEGIN_BLOCK, arguments);
 }
 
-static void leave(InfDevice *d) {
+static void leave(InfDevice *d, bool update) {
     CuAddress ring = address(d->results);
-    void *arguments[] = {&ring, &d->counter, &d->scalar, &d->scalar_words};
+    CuAddress ok = update ? d->scalar + (CuAddress)d->plan->update_ok : 0;
+    void *arguments[] = {&ring, &d->counter, &d->scalar, &d->scalar_words, &ok};
     launch_glue(d, d->end, INF_GLUE_END_BLOCK, arguments);
 }
 
@@ -361,11 +364,22 @@ static void follow(InfDevice *d, const uint32_t *launches, uint32_t count) {
     CALL(d, capture_follow, d->stream, d->awaited, count, CU_CAPTURE_FOLLOW_THESE);
 }
 
+static bool have_graph(InfDevice *d, int which) {
+    if (which < d->graphs) return true;
+    CuGraphExec *grown = realloc(d->graph, ((size_t)which + 1) * sizeof(CuGraphExec));
+    if (!grown) {
+        inf_fail(&d->fault, INF_IO, "out of memory");
+        return false;
+    }
+    d->graph = grown;
+    while (d->graphs <= which) d->graph[d->graphs++] = NULL;
+    return true;
+}
+
 static void keep(InfDevice *d, int which) {
     CuGraph graph = NULL;
-    INF_ASSERT(which < GRAPHS);
     d->nodes_most = 0;
-    if (!broken(d) && CALL(d, capture_end, d->stream, &graph) &&
+    if (!broken(d) && CALL(d, capture_end, d->stream, &graph) && have_graph(d, which) &&
         CALL(d, graph_make, &d->graph[which], graph, 0))
         CALL(d, graph_upload, d->graph[which], d->stream);
     if (graph) d->cuda.call.graph_free(graph);

@@ -6,14 +6,13 @@
 
 #include "runtime/check.h"
 #include "runtime/file.h"
-#include "runtime/kernels.h"
 #include "runtime/philox.h"
 
 /* A page is left free at both ends: a vector may load, without using it, what lies just beside a
  * tensor (gcc 12 folds masked loads into unmasked ones). */
 enum { PAGE_BYTES = 4096 };
 
-/* A recorded step beyond this size takes longer to prepare than plain launches cost. */
+/* A larger graph takes longer to prepare than plain launches cost. */
 enum { GRAPH_NODES_MAX = 20000 };
 
 InfCode inf_engine_bytes(InfError *e, const Plan *plan, uint64_t *bytes) {
@@ -72,25 +71,30 @@ static uint32_t most_args(const Plan *plan) {
     return most;
 }
 
-static InfCode count_nodes(InfError *e, const Plan *plan, int64_t *nodes) {
-    int64_t *calls = calloc((size_t)plan->nkernel + 1, sizeof *calls);
-    if (!calls) return inf_fail(e, INF_IO, "out of memory");
-    inf_kernels_count(plan, calls);
-    for (uint32_t k = 0; k < plan->nkernel; k++) *nodes += calls[k];
-    free(calls);
-    return INF_OK;
+/* Tasks of all programs; ranks share none. */
+static uint32_t task_count(const Plan *plan) {
+    uint32_t count = 0;
+    for (uint32_t p = 0; p < plan->nprogram; p++)
+        for (int r = 0; r < plan->dp * plan->tp * plan->pp; r++) {
+            const PlanRank *rank = &plan->program[p].rank[r];
+            if (rank->task + rank->ntask > count) count = rank->task + rank->ntask;
+        }
+    return count;
 }
 
 InfCode inf_engine_start(InfError *e, const Plan *plan, int threads, uint64_t seed,
                          InfEngine *out) {
-    int64_t nodes = 0;
-    *out = (InfEngine){.plan = plan, .table = inf_device_find(plan), .env = {.seed = seed}};
+    *out = (InfEngine){.plan = plan,
+                       .table = inf_device_find(plan),
+                       .graph_most = GRAPH_NODES_MAX,
+                       .env = {.seed = seed}};
     check_plan(plan);
     TRY(out->table->open(e, plan, &out->device));
-    if (out->table->graphs) TRY(count_nodes(e, plan, &nodes));
-    out->use_graphs = out->table->graphs && nodes <= GRAPH_NODES_MAX;
+    out->use_graphs = out->table->graphs;
     out->arg = calloc(most_args(plan), sizeof *out->arg);
-    if (!out->arg) return inf_fail(e, INF_IO, "out of memory");
+    out->graphs = calloc(plan->nprogram, sizeof *out->graphs);
+    out->graph = calloc((size_t)plan->nprogram + task_count(plan), sizeof *out->graph);
+    if (!out->arg || !out->graphs || !out->graph) return inf_fail(e, INF_IO, "out of memory");
     out->env.threads = inf_threads_set(threads);
     return INF_OK;
 }
@@ -135,6 +139,8 @@ void inf_engine_close(InfEngine *m) {
     inf_unmap_memory(m->mirror, m->mirror_bytes);
     inf_profile_close(&m->profile);
     inf_order_close(&m->order);
+    free(m->graphs);
+    free(m->graph);
     free(m->arg);
     *m = (InfEngine){0};
 }

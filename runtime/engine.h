@@ -17,7 +17,8 @@
 #include "runtime/profile.h"
 #include "runtime/status.h"
 
-enum { INF_GRAPH_train, INF_GRAPH_eval, INF_GRAPH_COUNT };
+/* How a program's submissions are replayed: not decided yet, as one graph, as one a task. */
+typedef enum InfGraphs { INF_GRAPHS_unknown, INF_GRAPHS_one, INF_GRAPHS_tasks } InfGraphs;
 
 typedef struct InfEngine {
     const Plan *plan;
@@ -31,8 +32,11 @@ typedef struct InfEngine {
     uint64_t memory_bytes; /* taken, extra included */
     InfEnv env;
     void **arg; /* the operands of one launch */
-    bool use_graphs, graph[INF_GRAPH_COUNT];
-    InfOrder order; /* while a graph is recorded */
+    bool use_graphs;
+    int64_t graph_most; /* launches of one graph */
+    uint8_t *graphs;    /* InfGraphs by program */
+    bool *graph;        /* recorded: by program, then by task */
+    InfOrder order;     /* while a graph is recorded */
     InfProfile profile;
     InfCeiling ceiling; /* measured with the kernels' times */
 } InfEngine;

@@ -19,8 +19,9 @@ uint64_t inf_global_batch(const Plan *plan) {
     return (uint64_t)plan->dp * (uint64_t)train->microbatches * (uint64_t)train->batch;
 }
 
-static void fill_scalars(const Plan *plan, const InfHost *host, float *scalar) {
-    double t = (double)(host->updates + 1);
+/* The scalars of a step before which `updates` took effect. */
+static void fill_scalars(const Plan *plan, const InfHost *host, int64_t updates, float *scalar) {
+    double t = (double)(updates + 1);
     scalar[HOST_lr] = (float)host->lr;
     scalar[HOST_bias1] = (float)(1.0 - pow(plan->train.beta1, t));
     scalar[HOST_bias2] = (float)(1.0 - pow(plan->train.beta2, t));
@@ -50,79 +51,136 @@ static bool spoiled(const InfEngine *m) {
     return m->table->shared && !isfinite(mean_of(m, &m->plan->program[0].metric[0]));
 }
 
-static void enqueue(InfEngine *m, const InfLoader *l, const Work *work) {
-    const PlanRank *rank = &m->plan->program[work->program].rank[0];
-    int32_t staged = -1;
+static void enter(InfEngine *m) {
     inf_engine_use_all(m);
     if (inf_engine_goes(m, 2.0)) m->table->enter(m->device);
-    for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++) {
-        const PlanTask *task = &m->plan->task[i];
-        if (task->kind == PTASK_update && (!work->update || spoiled(m))) continue;
-        m->env.microbatch = task->microbatch > 0 ? task->microbatch : 0;
-        if (task->kind != PTASK_update && task->microbatch != staged) {
-            /* Only a forward may bring a new batch in: the backward still reads the old one. */
-            INF_ASSERT(task->kind == PTASK_forward);
-            stage(m, l, work, task->microbatch);
-            staged = task->microbatch;
-        }
-        inf_engine_run(m, task->program);
-    }
-    inf_engine_use_all(m);
-    if (inf_engine_goes(m, 2.0)) m->table->leave(m->device);
 }
 
-/* Launches of a submission, and the arguments of all. */
-static void count_work(const InfEngine *m, const Work *work, uint32_t *launches, uint32_t *args) {
+static void leave(InfEngine *m, const Work *work) {
+    inf_engine_use_all(m);
+    if (inf_engine_goes(m, 2.0)) m->table->leave(m->device, work->update);
+}
+
+static bool leaves_out(const Work *work, const PlanTask *task) {
+    return task->kind == PTASK_update && !work->update;
+}
+
+/* Only a forward may bring a new batch in: the backward still reads the old one. */
+static bool brings_batch(const Plan *plan, const Work *work, uint32_t i) {
+    const PlanRank *rank = &plan->program[work->program].rank[0];
+    const PlanTask *task = &plan->task[i];
+    if (task->kind == PTASK_update) return false;
+    bool fresh = i == rank->task || plan->task[i - 1].microbatch != task->microbatch;
+    INF_ASSERT(!fresh || task->kind == PTASK_forward);
+    return fresh;
+}
+
+/* Task `i` of the plan; first of a microbatch, its samples too. */
+static void enqueue_task(InfEngine *m, const InfLoader *l, const Work *work, uint32_t i) {
+    const PlanTask *task = &m->plan->task[i];
+    if (task->kind == PTASK_update && spoiled(m)) return;
+    m->env.microbatch = task->microbatch > 0 ? task->microbatch : 0;
+    if (brings_batch(m->plan, work, i)) stage(m, l, work, task->microbatch);
+    inf_engine_run(m, task->program);
+}
+
+static void enqueue(InfEngine *m, const InfLoader *l, const Work *work) {
     const PlanRank *rank = &m->plan->program[work->program].rank[0];
-    int64_t n = 2, uses = 2;
-    for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++) {
+    enter(m);
+    for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++)
+        if (!leaves_out(work, &m->plan->task[i])) enqueue_task(m, l, work, i);
+    leave(m, work);
+}
+
+/* --- graphs --- */
+
+/* Launches of tasks [begin, end) and around them, and the arguments of all. */
+static InfLaunches count_tasks(const InfEngine *m, uint32_t begin, uint32_t end) {
+    InfLaunches all = {2, 2};
+    for (uint32_t i = begin; i < end; i++) {
         const PlanChunk *chunk = &m->plan->chunk[m->plan->task[i].program];
         InfLaunches sum = inf_kernels_launches(m->plan, chunk->begin, chunk->end);
-        n += sum.launches + 1;
-        uses += sum.launches + sum.args + 3;
+        all.launches += sum.launches + 1;
+        all.args += sum.launches + sum.args + 3;
     }
-    INF_ASSERT(n < UINT32_MAX && uses < UINT32_MAX);
-    *launches = (uint32_t)n;
-    *args = (uint32_t)uses;
+    INF_ASSERT(all.launches < UINT32_MAX && all.args < UINT32_MAX);
+    return all;
 }
 
-/* Records a submission as a graph, in two lanes where that helps. */
-static void record(InfEngine *m, const InfLoader *l, const Work *work, uint32_t which) {
-    uint32_t launches, args;
+/* Records a whole submission, or one task of it, as a graph; in two lanes where that helps. */
+static void record(InfEngine *m, const InfLoader *l, const Work *work, const uint32_t *task) {
+    const PlanRank *rank = &m->plan->program[work->program].rank[0];
+    uint32_t which = task ? m->plan->nprogram + *task : work->program;
+    InfLaunches most = task ? count_tasks(m, *task, *task + 1)
+                            : count_tasks(m, rank->task, rank->task + rank->ntask);
     InfError none = {0};
-    count_work(m, work, &launches, &args);
     /* Without memory for it each launch waits for the one before. */
-    if (inf_order_open(&none, launches, args, &m->order) != INF_OK) inf_error_free(&none);
-    if (m->order.on) {
-        enqueue(m, l, work);
-        inf_order_plan(&m->order);
+    if (inf_order_open(&none, (uint32_t)most.launches, (uint32_t)most.args, &m->order) != INF_OK)
+        inf_error_free(&none);
+    for (int round = m->order.on ? 0 : 1; round < 2; round++) {
+        if (round == 1) m->table->record(m->device, m->order.on ? m->order.count : 0);
+        if (task)
+            enqueue_task(m, l, work, *task);
+        else
+            enqueue(m, l, work);
+        if (round == 0) inf_order_plan(&m->order);
     }
-    m->table->record(m->device, m->order.on ? m->order.count : 0);
-    enqueue(m, l, work);
     m->table->keep(m->device, (int)which);
     inf_order_close(&m->order);
     m->graph[which] = true;
 }
 
-/* Hands one submission over: replayed from a graph where there is one, recorded the first time. */
+static InfGraphs choose_graphs(const InfEngine *m, const Work *work) {
+    const PlanRank *rank = &m->plan->program[work->program].rank[0];
+    InfLaunches all = count_tasks(m, rank->task, rank->task + rank->ntask);
+    return all.launches <= m->graph_most ? INF_GRAPHS_one : INF_GRAPHS_tasks;
+}
+
+static void replay_tasks(InfEngine *m, const InfLoader *l, const Work *work) {
+    const PlanRank *rank = &m->plan->program[work->program].rank[0];
+    enter(m);
+    for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++) {
+        uint32_t which = m->plan->nprogram + i;
+        if (leaves_out(work, &m->plan->task[i])) continue;
+        if (count_tasks(m, i, i + 1).launches > m->graph_most) {
+            enqueue_task(m, l, work, i);
+            continue;
+        }
+        if (!m->graph[which]) record(m, l, work, &i);
+        m->table->replay(m->device, (int)which);
+    }
+    leave(m, work);
+}
+
+static void replay(InfEngine *m, const InfLoader *l, const Work *work) {
+    if (m->graphs[work->program] == INF_GRAPHS_unknown)
+        m->graphs[work->program] = (uint8_t)choose_graphs(m, work);
+    if (m->graphs[work->program] == INF_GRAPHS_tasks) {
+        replay_tasks(m, l, work);
+        return;
+    }
+    if (!m->graph[work->program]) record(m, l, work, NULL);
+    m->table->replay(m->device, (int)work->program);
+}
+
+/* Hands one submission over: replayed from graphs where there are some, recorded the first time. */
 static void submit(InfEngine *m, InfLoader *l, const Work *work, InfTicket *ticket, bool graph) {
-    uint32_t which = work->program == 0 ? INF_GRAPH_train : INF_GRAPH_eval;
     ticket->moment.seed = m->env.seed;
     if (!m->table->shared) inf_feed_send(l, m, work->position, &ticket->moment);
     m->table->ticket(m->device, ticket);
-    if (graph && m->use_graphs && !m->profile.on) {
-        if (!m->graph[which]) record(m, l, work, which);
-        m->table->replay(m->device, (int)which);
-    } else {
+    if (graph && m->use_graphs && !m->profile.on)
+        replay(m, l, work);
+    else
         enqueue(m, l, work);
-    }
     m->table->submitted(m->device);
 }
 
-static void submit_step(InfEngine *m, InfLoader *l, const InfStepInput *in, bool whole) {
+static void submit_step(const InfSteps *s, InfEngine *m, InfLoader *l, const InfStepInput *in,
+                        bool whole) {
     Work work = {.program = 0, .position = in->position, .end = l->count, .update = whole};
-    InfTicket ticket = {.moment = {.step = (uint64_t)in->step}};
-    fill_scalars(m->plan, &in->host, ticket.scalar);
+    InfTicket ticket = {.moment = {.step = (uint64_t)in->step}, .applied = s->applied};
+    for (int k = 0; k < INF_DEVICE_DEPTH; k++)
+        fill_scalars(m->plan, &in->host, in->host.updates + k, ticket.scalar[k]);
     m->env.step = in->step;
     if (m->profile.on) inf_profile_step_begin(&m->profile);
     submit(m, l, &work, &ticket, whole);
@@ -145,7 +203,7 @@ void inf_step_submit(InfSteps *s, InfEngine *m, InfLoader *l, const InfStepInput
     INF_ASSERT(s->count < INF_DEVICE_DEPTH);
     INF_ASSERT(!m->profile.on || s->count == 0);
     s->step[s->count++] = (InfStepResult){.input = *in};
-    submit_step(m, l, in, true);
+    submit_step(s, m, l, in, true);
 }
 
 InfCode inf_step_wait(InfError *e, InfSteps *s, InfEngine *m) {
@@ -160,6 +218,7 @@ InfCode inf_step_finish(InfError *e, InfSteps *s, InfEngine *m, InfStepResult *o
         s->ready = 1;
     }
     *out = s->step[0];
+    if (out->applied) s->applied++;
     s->count--;
     s->ready--;
     for (int i = 0; i < s->count; i++) s->step[i] = s->step[i + 1];
@@ -168,8 +227,9 @@ InfCode inf_step_finish(InfError *e, InfSteps *s, InfEngine *m, InfStepResult *o
 
 InfCode inf_step_gradients(InfError *e, InfEngine *m, InfLoader *l, const InfStepInput *in,
                            InfStepResult *out) {
+    const InfSteps none = {.count = 0};
     *out = (InfStepResult){.input = *in};
-    submit_step(m, l, in, false);
+    submit_step(&none, m, l, in, false);
     return collect(e, m, out);
 }
 

@@ -17,7 +17,7 @@ uint64_t inf_global_batch(const Plan *plan);
 /* What the host computes for a step. */
 typedef struct InfHost {
     double lr, weight_decay, clip; /* clip 0: off */
-    int64_t updates;               /* applied before; the bias corrections count from here */
+    int64_t updates; /* applied, of the steps that are finished; the device counts on from there */
 } InfHost;
 
 typedef struct InfStepInput {
@@ -39,6 +39,7 @@ typedef struct InfStepResult {
 typedef struct InfSteps {
     InfStepResult step[INF_DEVICE_DEPTH];
     int count, ready;
+    uint64_t applied; /* of all that are finished */
 } InfSteps;
 
 /* Enqueues a whole step: forward and backward of every microbatch, then the update. */

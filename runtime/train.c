@@ -200,13 +200,11 @@ static void submit_step(Trainer *t) {
     int64_t step = t->submitted, in_epoch = step % t->per_epoch;
     if (in_epoch == 0) inf_loader_begin(&t->s.data, (uint64_t)(step / t->per_epoch));
     if (t->sent.count == 0) t->finished_ms = inf_clock_ms();
-    /* Steps on their way count as applied; one that is not shifts the bias corrections of those
-     * behind it by one. */
     InfStepInput in = {
         .step = step,
         .position = (uint64_t)in_epoch * inf_global_batch(t->s.plan),
         .host = {inf_rate_at(&t->s.plan->train, t->lr, step, t->steps), t->decay, t->clip,
-                 t->state.updates + t->sent.count},
+                 t->state.updates},
     };
     inf_step_submit(&t->sent, &t->s.engine, &t->s.data, &in);
     t->submitted++;

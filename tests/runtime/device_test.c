@@ -15,99 +15,7 @@
 #include <jansson.h>
 
 #include "runtime/engine.h"
-#include "runtime/permute.h"
-#include "tests/runtime/fake/fake.h"
-#include "tests/runtime/toy.h"
-
-/* --- the toy's kernels on the fake device --- */
-
-static void run_toy(const FakeLaunch *l) {
-    const PlanKernel *kernel = l->context;
-    InfEnv env = {.threads = 1};
-    void *arg[FAKE_VALUES_MAX];
-    assert_int_equal(l->grid, 3);
-    for (int i = 0; i < FAKE_VALUES_MAX; i++) arg[i] = fake_pointer(l->value[i].address);
-    kernel->fn(arg, &env);
-}
-
-static void run_stage(const FakeLaunch *l) {
-    const unsigned char *pixels = fake_pointer(l->value[0].address);
-    const unsigned char *labels = fake_pointer(l->value[1].address);
-    float *image = fake_pointer(l->value[2].address), *valid = fake_pointer(l->value[4].address);
-    int32_t *label = fake_pointer(l->value[3].address);
-    const InfDeviceMoment *m = fake_pointer(l->value[5].address);
-    int64_t n = l->value[7].whole;
-    for (unsigned row = 0; row < l->grid; row++) {
-        uint64_t at = m->position + l->value[6].address + row;
-        bool real = at < m->end;
-        InfPermutation p = {m->count, m->key, (unsigned)m->half_bits};
-        if (real && m->half_bits) at = inf_permutation_at(&p, at);
-        for (int64_t i = 0; i < n; i++)
-            image[row * n + i] = real ? (float)pixels[(int64_t)at * n + i] / 255.0f : 0.0f;
-        label[row] = real ? labels[at] : INF_TARGET_PAD;
-        if (valid) valid[row] = real ? 1.0f : 0.0f;
-    }
-}
-
-enum { KERNELS = 6 };
-static const char *const parameters[KERNELS] = {"pppppppe", "pppppppe", "pppppe",
-                                                "pppppe",   "ppppe",    "ppppppppppe"};
-static FakeKernel fakes[KERNELS + 1];
-static FakeImage image = {FAKE_MAGIC, fakes, KERNELS + 1};
-static PlanImage images[] = {
-    {"sm_80", NULL, NULL}, {"sm_90a", NULL, NULL}, {"compute_80", NULL, NULL}};
-static PlanKernel kernels[KERNELS];
-
-/* What each kernel's arguments reach, and where it writes; toy.c has them in this order. */
-static const struct {
-    int32_t bytes;
-    bool written;
-} reaches[] = {
-    {512, 0}, {512, 0},  {64, 0},   {16, 0},   {32, 1},  {4, 1},  {4, 1},
-    {12, 0},  {4, 1},    {4, 1},    {64, 0},   {16, 0},  {32, 0}, {512, 1},
-    {512, 1}, {1024, 1}, {1024, 0}, {1024, 1}, {128, 1},
-};
-enum { ARGS = 19 };
-static PlanArg args[ARGS];
-
-/* The toy for CUDA. Code that does not fit the device must not be chosen: it cannot be loaded. */
-static Plan cuda_plan(void) {
-    static const unsigned char wrong[] = "not an image at all";
-    Plan plan = toy_plan;
-    for (uint32_t i = 0; i < KERNELS; i++) {
-        kernels[i] = toy_plan.kernel[i];
-        kernels[i].kind = PLAN_KERNEL_cuda;
-        kernels[i].fn = NULL;
-        kernels[i].grid = 3;
-        kernels[i].block = 32;
-        fakes[i] = (FakeKernel){kernels[i].name, parameters[i], run_toy, &toy_plan.kernel[i]};
-    }
-    fakes[KERNELS] = (FakeKernel){"inf_stage", "ppppppll", run_stage, NULL};
-    for (int i = 0; i < 3; i++) {
-        images[i].bytes = i == 1 ? (const unsigned char *)&image : wrong;
-        images[i].end = images[i].bytes + (i == 1 ? sizeof image : sizeof wrong);
-    }
-    for (int i = 0; i < ARGS; i++) {
-        args[i] = toy_plan.arg[i];
-        args[i].bytes = reaches[i].bytes;
-        args[i].written = reaches[i].written;
-    }
-    plan.arg = args;
-    plan.target = "cuda";
-    plan.kernel = kernels;
-    plan.image = images;
-    plan.nimage = 3;
-    return plan;
-}
-
-static bool preload(const char *name) {
-    char path[4096], *slash;
-    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 64);
-    path[length > 0 ? length : 0] = '\0';
-    slash = strrchr(path, '/');
-    if (slash) snprintf(slash, 64, "/fake/%s", name);
-    return dlopen(path, RTLD_NOW | RTLD_GLOBAL) != NULL;
-}
+#include "tests/runtime/toy_cuda.h"
 
 /* --- what a machine can lack --- */
 
@@ -127,7 +35,7 @@ static void test_machines_that_lack_something(void **state) {
         {"FAKE_FAIL_LAUNCH", "25", "CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal", "on the device"},
     };
     (void)state;
-    Plan plan = cuda_plan();
+    Plan plan = toy_cuda_plan();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         setenv(cases[i].name, cases[i].value, 1);
         Run r = RUN(&plan, "bench", "--steps", "20");
@@ -146,7 +54,7 @@ static void test_no_driver(void **state) {
         dlclose(real);
         skip();
     }
-    Plan plan = cuda_plan();
+    Plan plan = toy_cuda_plan();
     Run r = RUN(&plan, "bench");
     assert_int_equal(r.code, 5);
     assert_non_null(strstr(r.err, "the NVIDIA driver is missing: looked for libcuda.so.1, "
@@ -209,7 +117,7 @@ static void test_training_is_the_same(void **state) {
     static const char *const flags[] = {"--quiet", "--no-graph", "--stream", "--threads=2"};
     (void)state;
     char *dir = temp_make();
-    Plan plan = cuda_plan();
+    Plan plan = toy_cuda_plan();
     toy_data(dir, "train", 42); /* 5 steps of 8, 2 samples left over */
     toy_data(dir, "t10k", 11);  /* 3 + 3 + 3 + 2 */
     char *want = run_training(dir, &toy_plan, "cpu", "--quiet");
@@ -235,7 +143,7 @@ static void test_training_is_the_same(void **state) {
 static void test_resume_is_the_same(void **state) {
     (void)state;
     char *dir = temp_make(), a[256], b[256];
-    Plan plan = cuda_plan();
+    Plan plan = toy_cuda_plan();
     toy_data(dir, "train", 42);
     snprintf(a, sizeof a, "%s", temp_path(dir, "whole"));
     snprintf(b, sizeof b, "%s", temp_path(dir, "halves"));
@@ -258,7 +166,7 @@ static void test_resume_is_the_same(void **state) {
 static void test_eval_and_verify(void **state) {
     (void)state;
     char *dir = temp_make(), weights[256];
-    Plan plan = cuda_plan();
+    Plan plan = toy_cuda_plan();
     toy_data(dir, "train", 16);
     toy_data(dir, "t10k", 11);
     snprintf(weights, sizeof weights, "%s", temp_path(dir, "out"));
@@ -286,7 +194,7 @@ static void test_eval_and_verify(void **state) {
 static void test_nonfinite_is_named(void **state) {
     (void)state;
     char *dir = temp_make();
-    Plan plan = cuda_plan();
+    Plan plan = toy_cuda_plan();
     toy_data(dir, "train", 16);
     Run r = RUN(&plan, "train", "--data", dir, "--lr", "3e38", "--epochs", "4");
     assert_int_equal(r.code, 6);
@@ -294,7 +202,7 @@ static void test_nonfinite_is_named(void **state) {
     run_free(&r);
     r = RUN(&plan, "train", "--data", dir, "--lr", "3e38", "--epochs", "4", "--on-nan=skip");
     assert_int_equal(r.code, 0);
-    assert_non_null(strstr(r.out, "steps skipped")); /* the toy itself does not look at the loss */
+    assert_non_null(strstr(r.out, "steps skipped"));
     run_free(&r);
     temp_remove(dir);
 }
@@ -302,7 +210,7 @@ static void test_nonfinite_is_named(void **state) {
 static void test_bench_and_trace(void **state) {
     (void)state;
     char *dir = temp_make();
-    Plan plan = cuda_plan();
+    Plan plan = toy_cuda_plan();
     plan.region_bytes[PLAN_REGION_scratch] = 100 << 20;
     const char *trace = temp_path(dir, "trace.json");
     setenv("FAKE_MEMORY", "4000000000", 1);
@@ -378,14 +286,15 @@ static void run_product_case(const ProductCase *c) {
     static const int64_t at[] = {B_AT, A_AT, BIAS_AT, OLD_AT, OUT_AT};
     PlanArg arg[5];
     for (int i = 0; i < 5; i++) arg[i] = (PlanArg){.offset = at[i], .region = PLAN_REGION_scratch};
-    PlanStep step = {.kind = STEP_LAUNCH, .kernel = 6, .arg = 0, .narg = 5};
+    PlanStep step = {.kind = STEP_LAUNCH, .kernel = TOY_KERNELS, .arg = 0, .narg = 5};
     PlanChunk chunk = {"product", 0, 1};
-    PlanKernel with[KERNELS + 1];
-    Plan plan = cuda_plan();
-    memcpy(with, plan.kernel, sizeof kernels);
-    with[KERNELS] = (PlanKernel){.name = "product", .form = "matmul", .kind = PLAN_KERNEL_matmul};
+    PlanKernel with[TOY_KERNELS + 1];
+    Plan plan = toy_cuda_plan();
+    memcpy(with, plan.kernel, TOY_KERNELS * sizeof *with);
+    with[TOY_KERNELS] =
+        (PlanKernel){.name = "product", .form = "matmul", .kind = PLAN_KERNEL_matmul};
     plan.kernel = with;
-    plan.nkernel = KERNELS + 1;
+    plan.nkernel = TOY_KERNELS + 1;
     plan.matmul = &p;
     plan.nmatmul = 1;
     plan.arg = arg;
@@ -397,6 +306,7 @@ static void run_product_case(const ProductCase *c) {
     PlanProgram program = toy_plan.program[0];
     program.rank = &none;
     plan.program = &program;
+    plan.nprogram = 1;
 
     InfError e = {0};
     InfEngine m;
@@ -442,7 +352,7 @@ static void test_products(void **state) {
 
 static int load_fakes(void **state) {
     (void)state;
-    return preload("libcuda.so.1") && preload("libcublasLt.so.13") ? 0 : -1;
+    return fake_preload("libcuda.so.1") && fake_preload("libcublasLt.so.13") ? 0 : -1;
 }
 
 int main(void) {

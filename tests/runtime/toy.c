@@ -76,7 +76,7 @@ static void update(void *const *arg, const InfEnv *env) {
     (void)env;
     for (int i = 0; i < FLAT / 4; i++) square += g[i] * scale * g[i] * scale;
     scalar[NORM / 4] = sqrtf(square);
-    scalar[UPDATE_OK / 4] = isfinite(square) ? 1.0f : 0.0f;
+    scalar[UPDATE_OK / 4] = isfinite(square) && isfinite(scalar[LOSS_SUM / 4]) ? 1.0f : 0.0f;
     for (int i = 0; i < FLAT / 4 && scalar[UPDATE_OK / 4] != 0.0f; i++) {
         v[i] = 0.5f * v[i] + g[i] * scale;
         w[i] -= scalar[HOST_lr] * v[i];

@@ -323,7 +323,9 @@ static void run_begin(const FakeLaunch *l) {
     const InfTicket *ring = fake_pointer(l->value[0].address);
     const InfTicket *ticket = ring + *counter % INF_DEVICE_DEPTH;
     memcpy(fake_pointer(l->value[2].address), &ticket->moment, sizeof ticket->moment);
-    memcpy(fake_pointer(l->value[3].address), ticket->scalar, sizeof ticket->scalar);
+    memcpy(fake_pointer(l->value[3].address),
+           ticket->scalar[(counter[1] - (uint32_t)ticket->applied) % INF_DEVICE_DEPTH],
+           sizeof ticket->scalar[0]);
 }
 
 static void run_end(const FakeLaunch *l) {
@@ -331,11 +333,13 @@ static void run_end(const FakeLaunch *l) {
     unsigned char *ring = fake_pointer(l->value[0].address);
     memcpy(ring + *counter % INF_DEVICE_DEPTH * words * 4, fake_pointer(l->value[2].address),
            words * 4);
-    *counter += 1;
+    counter[0] += 1;
+    const float *ok = l->value[4].address ? fake_pointer(l->value[4].address) : NULL;
+    if (ok && *ok != 0.0f) counter[1] += 1;
 }
 
 static const FakeKernel glue[] = {{"inf_begin", "pppp", run_begin, NULL},
-                                  {"inf_end", "pppw", run_end, NULL}};
+                                  {"inf_end", "pppwp", run_end, NULL}};
 
 int cuModuleLoadDataEx(Module **out, const void *image, unsigned count, int *options,
                        void **values) {

@@ -1,0 +1,161 @@
+/* Steps on a (fake) device: as one graph, as one a task, launched one by one; and updates that do
+ * not take effect while later steps are already on their way. All give the processor's bits. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "runtime/feed.h"
+#include "runtime/step.h"
+#include "tests/runtime/toy_cuda.h"
+
+enum { STEPS = 12, FLAT = 1024, LOSS_SUM = 64, LOSS_COUNT = 68, UPDATE_OK = 84, SAMPLES = 8 };
+
+static int load_fakes(void **state) {
+    (void)state;
+    return fake_preload("libcuda.so.1") && fake_preload("libcublasLt.so.13") ? 0 : -1;
+}
+
+/* --- graphs of every size --- */
+
+typedef struct Ran {
+    float loss[STEPS];
+    unsigned char weights[FLAT];
+    int replayed; /* graphs that were recorded */
+} Ran;
+
+static InfLoader open_set(void) {
+    InfError e = {0};
+    InfLoader l;
+    assert_int_equal(inf_loader_synthetic(&e, &toy_plan.program[0], SAMPLES * STEPS, 5, &l), 0);
+    return l;
+}
+
+static void place_set(InfEngine *m, InfLoader *l) {
+    InfError e = {0};
+    uint64_t bytes = 0;
+    if (!m->table->shared)
+        assert_int_equal(inf_feed_plan(&e, l, SAMPLES, UINT64_MAX, false, &bytes), 0);
+    assert_int_equal(inf_engine_take(&e, m, bytes), 0);
+    if (!m->table->shared) assert_int_equal(inf_feed_place(&e, l, m, m->extra), 0);
+}
+
+/* Trains, two steps on their way at a time where the device allows it. */
+static void train(const Plan *plan, int64_t graph_most, Ran *out) {
+    InfError e = {0};
+    InfEngine m;
+    InfSteps sent = {.count = 0};
+    InfLoader l = open_set();
+    *out = (Ran){.replayed = 0};
+    assert_int_equal(inf_engine_start(&e, plan, 1, 7, &m), 0);
+    m.graph_most = graph_most;
+    place_set(&m, &l);
+    float *w = inf_engine_at(&m, PLAN_REGION_param, 0);
+    for (int i = 0; i < FLAT / 4; i++) w[i] = (float)(i % 7) * 0.1f;
+    inf_engine_push_all(&m, PLAN_REGION_param);
+    for (int step = 0, done = 0; done < STEPS;) {
+        InfStepInput in = {step, (uint64_t)step * SAMPLES, {0.5, 0, 0, done}};
+        InfStepResult r;
+        if (step < STEPS) inf_step_submit(&sent, &m, &l, &in);
+        if (++step <= m.table->late) continue;
+        assert_int_equal(inf_step_finish(&e, &sent, &m, &r), 0);
+        out->loss[done++] = r.loss;
+    }
+    inf_engine_fetch_all(&m, PLAN_REGION_param);
+    assert_int_equal(m.table->finish(&e, m.device), 0);
+    memcpy(out->weights, w, FLAT);
+    for (uint32_t i = 0; i < plan->nprogram + 6; i++) out->replayed += m.graph[i];
+    inf_feed_close(&l);
+    inf_engine_close(&m);
+    inf_loader_close(&l);
+}
+
+static void test_graphs_of_every_size(void **state) {
+    /* A step has 2 + (1 + 1) x 4 + (1 + 1) launches at most, a task 2 + 1 + 1. */
+    static const struct {
+        int64_t most;
+        int replayed;
+    } cases[] = {{20000, 1}, {12, 1}, {11, 5}, {4, 5}, {3, 0}};
+    static Ran want, got;
+    (void)state;
+    train(&toy_plan, 20000, &want);
+    assert_int_equal(want.replayed, 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Plan plan = toy_cuda_plan();
+        train(&plan, cases[i].most, &got);
+        assert_int_equal(got.replayed, cases[i].replayed);
+        assert_memory_equal(got.loss, want.loss, sizeof want.loss);
+        assert_memory_equal(got.weights, want.weights, sizeof want.weights);
+    }
+}
+
+/* --- what counts updates --- */
+
+/* The toy's update, with Adam's bias corrections as factors; it refuses some steps. */
+static void counting_update(void *const *arg, const InfEnv *env) {
+    float *w = arg[0], *g = arg[1], *scalar = arg[3];
+    float loss = scalar[LOSS_SUM / 4], scale = 1.0f / scalar[LOSS_COUNT / 4];
+    (void)env;
+    bool ok = fmodf(fabsf(loss) * 64.0f, 1.0f) < 0.6f;
+    scalar[UPDATE_OK / 4] = ok ? 1.0f : 0.0f;
+    for (int i = 0; i < FLAT / 4 && ok; i++)
+        w[i] -= scalar[HOST_lr] * g[i] * scale * scalar[HOST_bias1] / scalar[HOST_bias2];
+}
+
+/* The weights after a run, and how many steps it skipped. */
+static char *run_counting(const Plan *plan, const char *dir, const char *flag, size_t *bytes,
+                          char *skipped, size_t room) {
+    Run r = RUN(plan, "train", "--data", dir, "--epochs", "6", "--on-nan=skip", "--out",
+                temp_path(dir, "out"), flag);
+    if (r.code != 0) fail_msg("%s", r.err);
+    const char *at = strstr(r.out, "; "), *says = NULL;
+    for (; at; at = strstr(at + 2, "; "))
+        if (strstr(at, "steps skipped")) says = at;
+    assert_non_null(says);
+    snprintf(skipped, room, "%s", says);
+    run_free(&r);
+    return file_get(temp_path(dir, "out/model.safetensors"), bytes);
+}
+
+static void test_skipped_updates_do_not_count(void **state) {
+    static const char *const flags[] = {"--quiet", "--no-graph", "--stream"};
+    static PlanKernel processor[TOY_KERNELS];
+    char want_skipped[64], skipped[64];
+    size_t want_bytes = 0, bytes = 0;
+    (void)state;
+    char *dir = temp_make();
+    toy_data(dir, "train", 80); /* 10 steps an epoch */
+    Plan plan = toy_plan;
+    memcpy(processor, toy_plan.kernel, sizeof processor);
+    processor[4].fn = counting_update;
+    plan.kernel = processor;
+    plan.train.optimizer = PLAN_OPTIM_adam;
+    plan.train.beta1 = 0.5;
+    plan.train.beta2 = 0.9;
+    char *want = run_counting(&plan, dir, "--quiet", &want_bytes, want_skipped, 64);
+    for (int i = 0; i < 3; i++) {
+        Plan cuda = toy_cuda_plan();
+        toy_cuda_replace(4, &processor[4]);
+        cuda.train = plan.train;
+        char *got = run_counting(&cuda, dir, flags[i], &bytes, skipped, 64);
+        assert_string_equal(skipped, want_skipped);
+        assert_int_equal(bytes, want_bytes);
+        assert_memory_equal(got, want, bytes);
+        free(got);
+    }
+    free(want);
+    temp_remove(dir);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_graphs_of_every_size),
+        cmocka_unit_test(test_skipped_updates_do_not_count),
+    };
+    return cmocka_run_group_tests(tests, load_fakes, NULL);
+}
