@@ -363,3 +363,21 @@ LoopVal loop_last(LoopKernel *k, LoopIdx which, int64_t counters, int64_t blocks
     if (counters > k->counters) k->counters = counters;
     return result_new(k, s, DT_bool, 1);
 }
+
+/* --- the tensor cores --- */
+
+LoopVal loop_tf32(LoopKernel *k, LoopVal v) {
+    LoopStmt *s = stmt_add(k, LOOP_STMT_tf32);
+    s->nargs = 1;
+    s->arg[0] = v;
+    return result_new(k, s, DT_f32, 1);
+}
+
+void loop_mma(LoopKernel *k, LoopMma mma) {
+    LOOP_ASSERT(loop_buf_info(k, mma.a)->space == LOOP_reg);
+    LOOP_ASSERT(loop_buf_info(k, mma.b)->space == LOOP_reg);
+    LOOP_ASSERT(loop_buf_info(k, mma.c)->space == LOOP_reg);
+    LoopStmt *s = stmt_add(k, LOOP_STMT_mma);
+    s->mma = ARENA_NEW(k->arena, LoopMma);
+    *s->mma = mma;
+}

@@ -128,6 +128,8 @@ typedef enum LoopStmtKind {
     LOOP_STMT_sync,  /* all threads of the block meet */
     LOOP_STMT_group, /* result = arg[0] of `low` neighbouring threads folded with op, in all */
     LOOP_STMT_last,  /* result (bool) = the last of `low` blocks that come to counter `index` */
+    LOOP_STMT_tf32,  /* result = arg[0] rounded to the 10 bits that LOOP_STMT_mma looks at */
+    LOOP_STMT_mma,   /* mma */
     LOOP_STMT_COUNT
 } LoopStmtKind;
 
@@ -155,6 +157,16 @@ typedef struct LoopTranspose {
     LoopIdx rows, cols;
 } LoopTranspose;
 
+/* C[16, 8] += A[16, 8] * B[8, 8] by the 32 threads of a warp, sums in f32. With g = lane / 4 and
+ * t = lane % 4 a thread's registers are, from the given places on:
+ *   a  [g][t], [g + 8][t], [g][t + 4], [g + 8][t + 4]    rounded by loop_tf32
+ *   b  [t][g], [t + 4][g]                                likewise
+ *   c  [g][2 t], [g][2 t + 1], [g + 8][2 t], [g + 8][2 t + 1] */
+typedef struct LoopMma {
+    LoopBuf a, b, c; /* LOOP_reg */
+    LoopIdx a_at, b_at, c_at;
+} LoopMma;
+
 struct LoopStmt {
     LoopStmtKind kind;
     LoopVal result;
@@ -169,6 +181,7 @@ struct LoopStmt {
     int64_t stream;
     LoopGemm *gemm;
     LoopTranspose *transpose;
+    LoopMma *mma;
     LoopBlock body;
 };
 
@@ -297,6 +310,10 @@ LoopVal loop_group_fold(LoopKernel *k, Op op, LoopVal v, int64_t width);
 /* Counts this block at counter `which` of `counters`; true in all threads of the last of `blocks`
  * blocks, which sees everything that the others stored. The counter starts over by itself. */
 LoopVal loop_last(LoopKernel *k, LoopIdx which, int64_t counters, int64_t blocks);
+/* To the nearest tf32, ties away from zero. */
+LoopVal loop_tf32(LoopKernel *k, LoopVal v);
+/* Every thread of the block must come here. */
+void loop_mma(LoopKernel *k, LoopMma mma);
 
 /* `static void NAME(void *const *arg, const InfEnv *env) { .. }`. Equal kernels give equal text. */
 void loop_print_c(const LoopKernel *k, const char *name, FILE *out);

@@ -1,5 +1,6 @@
-/* lower_cuda_conv.c - convolutions for CUDA. At stride 1 they are direct (lower_cuda_direct.c),
- * else products whose operands are found by index:
+/* lower_cuda_conv.c - convolutions for CUDA. At stride 1 they are direct (lower_cuda_direct.c;
+ * lower_cuda_mma.c with `dtype = tf32` and enough channels), else products whose operands are found
+ * by index:
  *
  *   conv2d     rows are output pixels (sample, y, x), columns output channels; the sum runs over
  *              input channels and taps
@@ -158,19 +159,33 @@ static void weight_index(CudaGemm *t, LoopIdx batch, LoopIdx i, LoopIdx j, LoopI
 
 /* --- entry --- */
 
+/* Convolutions that keep strips in shared memory; NULL for others. */
+static LoopKernel *lower_strips(LowerContext *ctx, const Graph *g, const Node *kernel,
+                                const CudaGemm *t, const ConvSizes *sizes) {
+    const Node *n = t->anchor;
+    bool tf32 = split_cuda_tf32(t->b->body, n);
+    CudaConvMma mma = {0};
+    CudaConvMmaDw mma_dw = {0};
+    if (n->op == OP_conv2d_dw) {
+        if (tf32) mma_dw = split_cuda_conv_mma_dw(sizes);
+        if (mma_dw.fits) return lower_cuda_mma_dw(ctx, g, kernel, &mma_dw);
+        const CudaConvDw direct = split_cuda_conv_dw(sizes);
+        return direct.fits ? lower_cuda_direct_dw(ctx, g, kernel, &direct) : NULL;
+    }
+    if (tf32) mma = split_cuda_conv_mma(sizes, n->op == OP_conv2d_dx);
+    if (mma.fits) return lower_cuda_mma(t->b, n, &mma);
+    const CudaConv direct = split_cuda_conv(sizes, n->op == OP_conv2d_dx);
+    return direct.fits ? lower_cuda_direct(t->b, n, &direct) : NULL;
+}
+
 static LoopKernel *lower_conv(LowerContext *ctx, const Graph *g, const Node *kernel, Op op,
                               CudaGemm t) {
     t.b = lower_body_new(ctx, g, kernel);
     t.k = t.b->k;
     t.anchor = lower_body_anchor(t.b, op);
     const ConvSizes sizes = split_conv_sizes(t.b->body, t.anchor);
-    if (op == OP_conv2d_dw) {
-        const CudaConvDw direct = split_cuda_conv_dw(&sizes);
-        if (direct.fits) return lower_cuda_direct_dw(ctx, g, kernel, &direct);
-    } else {
-        const CudaConv direct = split_cuda_conv(&sizes, op == OP_conv2d_dx);
-        if (direct.fits) return lower_cuda_direct(t.b, t.anchor, &direct);
-    }
+    LoopKernel *strips = lower_strips(ctx, g, kernel, &t, &sizes);
+    if (strips) return strips;
     t.sizes = &sizes;
     t.s = split_cuda_tiles(t.b->body, t.anchor);
     lower_cuda_gemm(&t);

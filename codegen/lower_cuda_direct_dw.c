@@ -3,12 +3,12 @@
  * A block takes a run of strips of rows. A thread makes all taps of one input channel for a few
  * output channels, walking along rows: of four output gradients each is used for every tap, inputs
  * slide through registers. Lanes that share a cell fold at the end; blocks store their part, and a
- * second launch adds the parts in order.
+ * second launch adds the parts in order (lower_cuda_parts.c).
  */
 #include "codegen/lower_cuda_image.h"
 #include "codegen/lower_space.h"
 
-enum { QUAD = CUDA_VECTOR, PARTS_TOGETHER = 8, PART_COLUMNS = CUDA_WARP };
+enum { QUAD = CUDA_VECTOR, STORES_TOGETHER = 8 };
 
 typedef struct DirectDw {
     LowerBody *b;
@@ -196,7 +196,7 @@ static void store_sums(DirectDw *d) {
     const CudaConvDw *s = &d->s;
     int64_t row = s->ins * taps_of(s), all = s->co * s->ci * taps_of(s);
     int depth = k->depth;
-    LoopIdx unit = lower_cuda_open_shared_units(k, d->thread, s->outs * row, PARTS_TOGETHER);
+    LoopIdx unit = lower_cuda_open_shared_units(k, d->thread, s->outs * row, STORES_TOGETHER);
     LoopIdx out = loop_idx_add(k, d->first_out, loop_idx_div(k, unit, row));
     LoopIdx at = at2(k, out, s->ci * taps_of(s), loop_idx_mod(k, unit, row));
     at = loop_idx_add(k, at, loop_idx_scale(k, d->first_in, taps_of(s)));
@@ -210,58 +210,6 @@ static void store_sums(DirectDw *d) {
         lower_body_store_all(d->b, index);
     }
     lower_space_close(k, depth);
-}
-
-/* --- adding parts --- */
-
-/* The thread's share of the parts of one weight: every CUDA_PART_ROWS-th, in order. */
-static LoopVal add_parts(LoopKernel *k, const CudaConvDw *s, LoopBuf workspace, LoopIdx row,
-                         LoopIdx at) {
-    int64_t all = s->co * s->ci * taps_of(s), steps = lower_ceil_div(s->parts, CUDA_PART_ROWS);
-    int64_t inner = steps < PARTS_TOGETHER ? steps : PARTS_TOGETHER;
-    LoopBuf sum = loop_reg(k, "sum", DT_f32, 1, 1);
-    loop_store(k, sum, loop_idx(k, 0), loop_const(k, DT_f32, 0));
-    int depth = k->depth;
-    LoopIdx outer =
-        loop_idx_axis(k, loop_open(k, LOOP_reduce, lower_ceil_div(steps, inner), LOOP_NO_BOUND));
-    LoopIdx step = at2(k, outer, inner, open_unrolled(k, inner));
-    LoopIdx part = at2(k, step, CUDA_PART_ROWS, row);
-    part = lower_cuda_open_below(k, part, s->parts);
-    LoopVal v = loop_load(k, workspace, at2(k, part, all, at));
-    v = loop_op2(k, OP_add, loop_load(k, sum, loop_idx(k, 0)), v);
-    loop_store(k, sum, loop_idx(k, 0), v);
-    lower_space_close(k, depth);
-    return loop_load(k, sum, loop_idx(k, 0));
-}
-
-static LoopKernel *lower_sum(LowerContext *ctx, const Graph *g, const Node *kernel,
-                             const CudaConvDw *s) {
-    LowerBody *b = lower_body_new(ctx, g, kernel);
-    LoopKernel *k = b->k;
-    int64_t all = s->co * s->ci * taps_of(s);
-    int threads = PART_COLUMNS * CUDA_PART_ROWS;
-    LoopBuf rows = loop_shared(k, "rows", DT_f32, threads);
-    LoopIdx block, thread;
-    lower_cuda_open(k, lower_ceil_div(all, PART_COLUMNS), threads, &block, &thread);
-    LoopIdx col = loop_let(k, loop_idx_mod(k, thread, PART_COLUMNS), PART_COLUMNS);
-    LoopIdx row = loop_let(k, loop_idx_div(k, thread, PART_COLUMNS), CUDA_PART_ROWS);
-    LoopIdx at = at2(k, block, PART_COLUMNS, col);
-    int depth = k->depth;
-    LoopIdx known = lower_cuda_open_below(k, at, all);
-    loop_store(k, rows, thread, add_parts(k, s, b->workspace, row, known));
-    lower_space_close(k, depth);
-    loop_sync(k);
-    loop_open_if(k, loop_range(k, thread, 0, PART_COLUMNS));
-    known = loop_let(k, lower_cuda_open_below(k, at, all), all);
-    LoopVal v = loop_load(k, rows, col);
-    for (int r = 1; r < CUDA_PART_ROWS; r++)
-        v = loop_op2(k, OP_add, v, loop_load(k, rows, loop_idx_plus(k, col, r * PART_COLUMNS)));
-    LoopIdx index[4];
-    weight_index(k, s, known, index);
-    lower_body_bind(b, lower_body_anchor(b, OP_conv2d_dw)->out, v);
-    lower_body_store_all(b, index);
-    lower_space_close(k, 0);
-    return k;
 }
 
 /* --- entry --- */
@@ -299,6 +247,6 @@ LoopKernel *lower_cuda_direct_dw(LowerContext *ctx, const Graph *g, const Node *
     stage_sums(&d);
     store_sums(&d);
     lower_space_close(k, 0);
-    if (d.s.parts > 1) k->next = lower_sum(ctx, g, kernel, &d.s);
+    if (d.s.parts > 1) k->next = lower_cuda_conv_parts(ctx, g, kernel, d.s.parts);
     return k;
 }

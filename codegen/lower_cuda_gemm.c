@@ -2,9 +2,10 @@
  *
  * A block makes a tile of the product. Pieces of a and b of `depth` places of k go through shared
  * memory, the next one being loaded into registers while the threads multiply the present one; each
- * thread keeps a tile of row x col sums and adds to each in the order of k, with fma. With few
- * tiles and a long k the sum is cut into parts, one a block; the last block of a tile adds the
- * parts in order. Convolutions are products whose operands are found by index.
+ * thread keeps a tile of row x col sums and adds to each in the order of k, with fma; or warps do
+ * so on tensor cores, 8 places of k at a time. With few tiles and a long k the sum is cut into
+ * parts, one a block; the last block of a tile adds the parts in order. Convolutions are products
+ * whose operands are found by index.
  */
 #include "codegen/lower_cuda_gemm.h"
 
@@ -26,7 +27,8 @@ typedef struct Side {
 typedef struct Tile {
     CudaGemm *t;
     LoopIdx thread, batch, part;
-    LoopIdx row, col; /* of the thread's sums in the tile; they lie `row_step` apart */
+    LoopIdx row, col;           /* of the thread's (tensor cores: warp's) sums in the tile */
+    LoopIdx lane_row, lane_col; /* tensor cores: lane / 4, lane % 4 */
     Side a, b;
     LoopBuf sum;
 } Tile;
@@ -42,7 +44,8 @@ static void side_new(Tile *w, Side *s, const char *name, GemmPlaceFn *place, boo
     LoopKernel *k = w->t->k;
     s->place = place;
     s->along_k = along_k;
-    s->stride = s->wide + (along_k ? 4 : 0); /* columns of a transposed store in several banks */
+    /* Columns of a transposed store, or rows that a warp reads at once, in several banks. */
+    s->stride = s->wide + (w->t->s.down ? 8 : along_k ? 4 : 0);
     s->each = lower_ceil_div(s->wide * w->t->s.depth, w->t->s.threads);
     s->shared = loop_shared(k, name, DT_f32, w->t->s.depth * s->stride);
 }
@@ -92,7 +95,7 @@ static void store_piece(Tile *w, const Side *s) {
         loop_open_if(k, loop_range(k, last, 0, s->along_k ? s->wide : w->t->s.depth));
     }
     LoopIdx at = loop_idx_add(k, loop_idx_scale(k, k_at, s->stride), i);
-    loop_store(k, s->shared, at, v);
+    loop_store(k, s->shared, at, w->t->s.down ? loop_tf32(k, v) : v);
     lower_space_close(k, depth);
     loop_close(k);
 }
@@ -140,6 +143,46 @@ static void multiply_piece(Tile *w) {
     loop_close(k);
 }
 
+/* A warp's registers of one side for 8 places of k from `p` on: `n` tiles of `halves` times 8 rows
+ * or columns from tile `first` on. */
+static LoopBuf load_tiles(Tile *w, const Side *s, LoopIdx p, LoopIdx first, int64_t n,
+                          int64_t halves) {
+    LoopKernel *k = w->t->k;
+    LoopBuf to = loop_reg(k, halves > 1 ? "x" : "y", DT_f32, n * halves * 2, 1);
+    LoopIdx tile = loop_idx_axis(k, loop_open(k, LOOP_unroll, n, LOOP_NO_BOUND));
+    LoopIdx right = loop_idx_axis(k, loop_open(k, LOOP_unroll, 2, LOOP_NO_BOUND));
+    LoopIdx low = loop_idx_axis(k, loop_open(k, LOOP_unroll, halves, LOOP_NO_BOUND));
+    LoopIdx i = loop_idx_scale(k, loop_idx_add(k, first, tile), 8 * halves);
+    i = loop_idx_add(k, i, loop_idx_add(k, loop_idx_scale(k, low, 8), w->lane_row));
+    LoopIdx k_at = loop_idx_add(k, p, loop_idx_scale(k, right, 4));
+    LoopIdx from = loop_idx_scale(k, loop_idx_add(k, k_at, w->lane_col), s->stride);
+    LoopIdx at = loop_idx_add(k, loop_idx_scale(k, tile, 2), right);
+    at = loop_idx_add(k, loop_idx_scale(k, at, halves), low);
+    loop_store(k, to, at, loop_load(k, s->shared, loop_idx_add(k, from, i)));
+    for (int depth = 0; depth < 3; depth++) loop_close(k);
+    return to;
+}
+
+/* multiply_piece on tensor cores. */
+static void multiply_piece_mma(Tile *w) {
+    LoopKernel *k = w->t->k;
+    const CudaTiles *s = &w->t->s;
+    LoopIdx p = loop_idx_axis(k, loop_open(k, LOOP_unroll, s->depth / 8, LOOP_NO_BOUND));
+    p = loop_idx_scale(k, p, 8);
+    LoopBuf x = load_tiles(w, &w->a, p, loop_idx_scale(k, w->row, s->down), s->down, 2);
+    LoopBuf y = load_tiles(w, &w->b, p, loop_idx_scale(k, w->col, s->across), s->across, 1);
+    LoopIdx i = loop_idx_axis(k, loop_open(k, LOOP_unroll, s->down, LOOP_NO_BOUND));
+    LoopIdx j = loop_idx_axis(k, loop_open(k, LOOP_unroll, s->across, LOOP_NO_BOUND));
+    LoopIdx at = loop_idx_add(k, loop_idx_scale(k, i, s->across), j);
+    loop_mma(k, (LoopMma){.a = x,
+                          .b = y,
+                          .c = w->sum,
+                          .a_at = loop_idx_scale(k, i, 4),
+                          .b_at = loop_idx_scale(k, j, 2),
+                          .c_at = loop_idx_scale(k, at, 4)});
+    for (int depth = 0; depth < 3; depth++) loop_close(k);
+}
+
 static void clear_sums(Tile *w) {
     LoopKernel *k = w->t->k;
     int64_t n = w->t->s.row * w->t->s.col;
@@ -173,7 +216,10 @@ static void multiply(Tile *w) {
         load_piece(w, &w->b, next);
         lower_space_close(k, depth);
     }
-    multiply_piece(w);
+    if (s->down)
+        multiply_piece_mma(w);
+    else
+        multiply_piece(w);
     loop_close(k);
 }
 
@@ -209,10 +255,35 @@ static Strip open_lanes(Tile *w, const Side *s, int64_t n, LoopIdx first, LoopId
     return span;
 }
 
+/* open_sums for tensor cores. */
+static void open_sums_mma(Tile *w, LoopIdx *i, LoopIdx *j, LoopIdx *at) {
+    LoopKernel *k = w->t->k;
+    const CudaTiles *s = &w->t->s;
+    LoopIdx row = loop_idx_axis(k, loop_open(k, LOOP_unroll, s->down, LOOP_NO_BOUND));
+    LoopIdx low = loop_idx_axis(k, loop_open(k, LOOP_unroll, 2, LOOP_NO_BOUND));
+    LoopIdx down = loop_idx_add(k, loop_idx_scale(k, w->row, s->down), row);
+    down = loop_idx_add(k, loop_idx_scale(k, down, 16), loop_idx_scale(k, low, 8));
+    down = loop_idx_add(k, w->a.origin, loop_idx_add(k, down, w->lane_row));
+    *i = lower_cuda_open_below(k, down, s->m);
+    LoopIdx col = loop_idx_axis(k, loop_open(k, LOOP_unroll, s->across, LOOP_NO_BOUND));
+    LoopIdx odd = loop_idx_axis(k, loop_open(k, LOOP_unroll, 2, LOOP_NO_BOUND));
+    LoopIdx across = loop_idx_add(k, loop_idx_scale(k, w->col, s->across), col);
+    across = loop_idx_add(k, loop_idx_scale(k, across, 8), loop_idx_scale(k, w->lane_col, 2));
+    across = loop_idx_add(k, w->b.origin, loop_idx_add(k, across, odd));
+    *j = lower_cuda_open_below(k, across, s->n);
+    LoopIdx tile = loop_idx_add(k, loop_idx_scale(k, row, s->across), col);
+    *at = loop_idx_add(k, loop_idx_scale(k, low, 2), odd);
+    *at = loop_idx_add(k, loop_idx_scale(k, tile, 4), *at);
+}
+
 /* Opens the elements of the thread's tile that exist, neighbours in memory innermost; `at` is the
  * number of the sum. */
 static void open_sums(Tile *w, LoopIdx *i, LoopIdx *j, LoopIdx *at) {
     const CudaTiles *s = &w->t->s;
+    if (s->down) {
+        open_sums_mma(w, i, j, at);
+        return;
+    }
     bool rows = w->t->rows_first;
     const Side *outer = rows ? &w->b : &w->a, *inner = rows ? &w->a : &w->b;
     int64_t n_outer = rows ? s->col : s->row, n_inner = rows ? s->row : s->col;
@@ -285,12 +356,34 @@ static void join_parts(Tile *w, LoopIdx tile, int64_t tiles) {
     if (parts % step) add_parts(w, loop_idx(k, full * step), parts % step);
 }
 
+/* Which of the tile's sums are the thread's. */
+static void share_sums(Tile *w) {
+    LoopKernel *k = w->t->k;
+    const CudaTiles *s = &w->t->s;
+    LoopIdx worker = w->thread;
+    int64_t down = s->rows / s->row, across = s->cols / s->col;
+    if (s->down) {
+        LoopIdx lane = loop_idx_mod(k, w->thread, CUDA_WARP);
+        w->lane_row = loop_let(k, loop_idx_div(k, lane, 4), 8);
+        w->lane_col = loop_let(k, loop_idx_mod(k, lane, 4), 4);
+        worker = loop_idx_div(k, w->thread, CUDA_WARP);
+        down = s->rows / (16 * s->down), across = s->cols / (8 * s->across);
+    }
+    if (w->t->rows_first) {
+        w->row = loop_let(k, loop_idx_mod(k, worker, down), down);
+        w->col = loop_let(k, loop_idx_div(k, worker, down), across);
+    } else {
+        w->col = loop_let(k, loop_idx_mod(k, worker, across), across);
+        w->row = loop_let(k, loop_idx_div(k, worker, across), down);
+    }
+}
+
 void lower_cuda_gemm(CudaGemm *t) {
     LoopKernel *k = t->k;
     const CudaTiles *s = &t->s;
     Tile w = {.t = t, .a = {.wide = s->rows, .limit = s->m}, .b = {.wide = s->cols, .limit = s->n}};
     int64_t across = lower_ceil_div(s->n, s->cols), down = lower_ceil_div(s->m, s->rows);
-    int64_t tiles = s->batch * down * across, threads_across = s->cols / s->col;
+    int64_t tiles = s->batch * down * across;
     if (s->batch * s->m * s->n == 0) return;
     side_new(&w, &w.a, "a", t->a, t->a_along_k);
     side_new(&w, &w.b, "b", t->b_place, t->b_along_k);
@@ -304,14 +397,7 @@ void lower_cuda_gemm(CudaGemm *t) {
     LoopIdx across_at = loop_let(k, loop_idx_mod(k, rest, across), across);
     w.b.origin = loop_idx_scale(k, across_at, s->cols);
     w.batch = loop_let(k, loop_idx_div(k, rest, across), s->batch);
-    int64_t threads_down = s->rows / s->row;
-    if (t->rows_first) {
-        w.row = loop_let(k, loop_idx_mod(k, w.thread, threads_down), threads_down);
-        w.col = loop_let(k, loop_idx_div(k, w.thread, threads_down), threads_across);
-    } else {
-        w.col = loop_let(k, loop_idx_mod(k, w.thread, threads_across), threads_across);
-        w.row = loop_let(k, loop_idx_div(k, w.thread, threads_across), threads_down);
-    }
+    share_sums(&w);
     clear_sums(&w);
     if (s->k > 0) multiply(&w);
     if (s->parts > 1) join_parts(&w, tile, tiles);

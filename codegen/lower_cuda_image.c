@@ -69,12 +69,13 @@ void lower_cuda_load_strip(LoopKernel *k, const CudaStrip *s, LoopIdx thread) {
     LoopIdx c = open_channels(k, s->channels);
     TypeInfo t = {.ndim = 4, .dim = {s->image[0], s->image[1], s->image[2], s->image[3]}};
     const LoopIdx index[4] = {s->sample, loop_idx_add(k, s->channel, c), y, x};
+    ok = both(k, ok, inside(k, index[1], s->image[1]));
     LoopIdx from = lower_offset(k, &t, index);
     LoopIdx to = loop_idx_scale(k, row, s->tiles * s->pitch);
     to = loop_idx_add(k, to, loop_idx_scale(k, tile, s->pitch));
     to = loop_idx_add(k, loop_idx_add(k, to, in_tile), loop_idx_scale(k, c, s->channel_pitch));
     LoopVal v = ok.id ? loop_load_if(k, s->from, from, ok, 0) : loop_load(k, s->from, from);
-    loop_store(k, s->to, to, v);
+    loop_store(k, s->to, to, s->tf32 ? loop_tf32(k, v) : v);
     lower_space_close(k, depth);
 }
 

@@ -7,13 +7,14 @@
 
 /* Rows [y, y + rows) and columns from x on of `channels` channels of a sample, zero outside; they
  * lie as [channel][row][tile][pitch], a tile being `span` columns of which neighbours share all
- * but `step`. */
+ * but `step`. tf32: rounded to it. */
 typedef struct CudaStrip {
     LoopBuf from, to;
     int64_t image[4]; /* shape of `from` */
     LoopIdx sample, channel, y;
     int64_t channels, rows, x, tiles, span, step;
     int64_t pitch, channel_pitch; /* of a tile, of a channel in `to` */
+    bool tf32;
 } CudaStrip;
 
 /* All threads of the block load the strip. */
@@ -27,5 +28,12 @@ LoopIdx lower_cuda_open_shared_units(LoopKernel *k, LoopIdx thread, int64_t n, i
 LoopKernel *lower_cuda_direct(LowerBody *b, const Node *anchor, const CudaConv *sizes);
 LoopKernel *lower_cuda_direct_dw(LowerContext *ctx, const Graph *g, const Node *kernel,
                                  const CudaConvDw *sizes);
+LoopKernel *lower_cuda_mma(LowerBody *b, const Node *anchor, const CudaConvMma *sizes);
+LoopKernel *lower_cuda_mma_dw(LowerContext *ctx, const Graph *g, const Node *kernel,
+                              const CudaConvMmaDw *sizes);
+
+/* The launch after a weight gradient in parts (see CudaConvDw): adds them. */
+LoopKernel *lower_cuda_conv_parts(LowerContext *ctx, const Graph *g, const Node *kernel,
+                                  int64_t parts);
 
 #endif

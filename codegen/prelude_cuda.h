@@ -184,6 +184,26 @@ INF_INLINE int32_t inf_last(uint32_t *count, uint32_t blocks) {
     return last;
 }
 
+/* Tensor cores, f32 rounded to tf32: see LoopMma in codegen/loop.h. */
+#ifndef INF_MMA_TF32
+#define INF_TF32(x)           inf_tf32(x)
+#define INF_MMA_TF32(c, a, b) inf_mma_tf32(c, a, b)
+
+INF_INLINE float inf_tf32(float x) {
+    uint32_t r;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
+    return inf_from_bits(r);
+}
+
+INF_INLINE void inf_mma_tf32(float *c, const float *a, const float *b) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(inf_bits(a[0])), "r"(inf_bits(a[1])), "r"(inf_bits(a[2])), "r"(inf_bits(a[3])),
+          "r"(inf_bits(b[0])), "r"(inf_bits(b[1])));
+}
+#endif
+
 /* Philox 4x32-10, as in runtime/philox.h. */
 INF_INLINE void inf_philox(uint32_t c[4], uint32_t key0, uint32_t key1) {
     for (int round = 0; round < 10; round++) {

@@ -229,6 +229,25 @@ static void print_last(Printer *p, const LoopStmt *s) {
     fprintf(p->out, "], %" PRId64 "u);\n", s->low);
 }
 
+/* --- the tensor cores --- */
+
+static void print_tf32(Printer *p, const LoopStmt *s) {
+    print_begin(p, s);
+    fprintf(p->out, "INF_TF32(t%" PRIu32 ");\n", s->arg[0].id);
+}
+
+static void print_mma(Printer *p, const LoopStmt *s) {
+    const LoopMma *m = s->mma;
+    print_line(p);
+    fputs("INF_MMA_TF32(&", p->out);
+    print_access(p, m->c, m->c_at);
+    fputs(", &", p->out);
+    print_access(p, m->a, m->a_at);
+    fputs(", &", p->out);
+    print_access(p, m->b, m->b_at);
+    fputs(");\n", p->out);
+}
+
 /* --- loops --- */
 
 static const char *axis_type(const Printer *p, LoopAxis axis) {
@@ -327,6 +346,7 @@ static PrintStmt *const print_stmt[LOOP_STMT_COUNT] = {
     [LOOP_STMT_store] = print_store,      [LOOP_STMT_random] = print_random_stmt,
     [LOOP_STMT_fill] = print_fill,        [LOOP_STMT_sync] = print_sync,
     [LOOP_STMT_group] = print_group,      [LOOP_STMT_last] = print_last,
+    [LOOP_STMT_tf32] = print_tf32,        [LOOP_STMT_mma] = print_mma,
 };
 
 static const PrintWords words = {.nan = "__builtin_nanf(\"\")",

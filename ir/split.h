@@ -44,7 +44,7 @@ typedef struct ReduceSplit {
     int64_t group;           /* inner: runs of an item; 1 when a run has several blocks */
     int64_t items;           /* of one result */
     int64_t results;
-    int64_t tile;            /* columns that are summed together */
+    int64_t tile; /* columns that are summed together */
     int lanes, item_lanes;
     bool apart; /* items go to the workspace [reduction][result][item], or, when not inner,
                    [reduction][item][result], before they are put together */
@@ -78,6 +78,7 @@ typedef struct CudaTiles {
     int64_t batch, m, n, k;
     int64_t rows, cols;   /* of a block's tile */
     int64_t row, col;     /* of a thread's tile: rows and cols are multiples */
+    int64_t down, across; /* tiles of 16 x 8 of a warp, for tensor cores; else 0 */
     int64_t depth;        /* places of k in shared memory at once */
     int64_t parts, part;  /* part is a multiple of depth */
     int threads;
@@ -109,6 +110,9 @@ typedef struct CudaDots {
 } CudaDots;
 
 CudaDots split_cuda_dots(const Graph *body, const Node *matmul);
+
+/* Whether a convolution's factors are rounded to tf32 (CUDA). */
+bool split_cuda_tf32(const Graph *body, const Node *conv);
 
 /* Whether a product is left to the device's library. */
 bool split_cuda_library(const Graph *body, const Node *matmul);
@@ -142,9 +146,9 @@ int64_t split_conv_taps(int64_t kernel, int64_t stride);
  * blocks in `parts` neighbouring runs, each summed into its own copy of the gradient
  * [panel][ci][kh][kw][lanes] of part_floats in the workspace; copies are added in order. */
 typedef struct ConvDwSplit {
-    ConvPanels panel;         /* of output channels */
-    SplitBlocks rows, cols;   /* of a block of pixels */
-    SplitBlocks channels;     /* input channels of a unit of work */
+    ConvPanels panel;       /* of output channels */
+    SplitBlocks rows, cols; /* of a block of pixels */
+    SplitBlocks channels;   /* input channels of a unit of work */
     int64_t blocks, parts;
     int64_t part_floats;
 } ConvDwSplit;
@@ -159,18 +163,18 @@ int64_t split_conv_workspace(const Graph *body, const Node *conv);
  * sample, a thread `pixels` neighbours of a row in `channels` channels; `chunk` input channels are
  * in shared memory at once. Every element is one sum in the order of (channel, row, column). */
 typedef struct CudaConv {
-    bool fits;                  /* else: a product (CudaTiles) */
+    bool fits; /* else: a product (CudaTiles) */
     bool turned;
-    int64_t n, sum, out;        /* samples, channels that are summed, that are made */
+    int64_t n, sum, out; /* samples, channels that are summed, that are made */
     int64_t hi, wi, ho, wo, kh, kw, ph, pw;
-    int64_t pixels, channels;   /* of a thread */
-    int64_t rows, outs;         /* of a block */
+    int64_t pixels, channels;      /* of a thread */
+    int64_t rows, outs;            /* of a block */
     int64_t tiles, groups, strips; /* threads along a row, along channels; strips of a sample */
     int64_t chunk;
-    int64_t span, pitch, rows_in;  /* of a tile's input row, and how far apart they lie */
-    int64_t taps, w_pitch;         /* of one pair of channels; of one output channel */
-    int64_t out_pitch;             /* of a strip of results */
-    int64_t x_floats, w_floats;    /* of shared memory */
+    int64_t span, pitch, rows_in; /* of a tile's input row, and how far apart they lie */
+    int64_t taps, w_pitch;        /* of one pair of channels; of one output channel */
+    int64_t out_pitch;            /* of a strip of results */
+    int64_t x_floats, w_floats;   /* of shared memory */
     int threads;
 } CudaConv;
 
@@ -196,6 +200,49 @@ typedef struct CudaConvDw {
 } CudaConvDw;
 
 CudaConvDw split_cuda_conv_dw(const ConvSizes *s);
+
+/* The same on tensor cores (split_cuda_mma.c), for `dtype = tf32`. Places of a strip are numbered
+ * row * pitch + column, `pitch` being as wide as the input under a row, so that the input under a
+ * place lies a constant away from it for every tap; places beyond the row's end are made and not
+ * kept. Forward and input gradient: a tile is 16 output channels by 8 places; a block makes `tiles`
+ * tiles of channels by all places of a strip of `rows` rows, each of its `warps` warps `places`
+ * tiles of them, for `part` strips one after another. Sums run over (chunk of channels, 8 channels,
+ * row, column). */
+typedef struct CudaConvMma {
+    bool fits; /* else: as with CudaConv */
+    bool turned;
+    int64_t n, sum, out; /* as in CudaConv */
+    int64_t hi, wi, ho, wo, kh, kw, ph, pw;
+    int64_t rows, rows_in, strips, pitch;
+    int64_t outs, tiles; /* channels of a block */
+    int64_t warps, places;
+    int64_t chunk, chunks;      /* summed channels in shared memory at once, a multiple of 8 */
+    int64_t w_chunks, w_slot;   /* chunks whose weights are there at once; one tap's tiles */
+    int64_t x_pitch, out_pitch; /* of a channel */
+    int64_t staged;             /* tiles of channels that go through shared memory together */
+    int64_t x_floats, w_floats; /* of shared memory */
+    int64_t part, parts;
+    int threads;
+} CudaConvMma;
+
+CudaConvMma split_cuda_conv_mma(const ConvSizes *s, bool dx);
+
+/* The weight gradient: a tile is 16 output channels by 8 input channels under one tap; the sum runs
+ * over places. A block makes outs x ins channels with all taps: warps_across warps share the tiles,
+ * `places` each, warps_along the places of a strip, 8 at a time in turn; these are added in order.
+ * Parts as in CudaConvDw. */
+typedef struct CudaConvMmaDw {
+    bool fits;
+    int64_t n, ci, co, hi, wi, ho, wo, kh, kw, ph, pw;
+    int64_t rows, rows_in, strips, pitch;
+    int64_t outs, ins, tiles, places, warps_across, warps_along;
+    int64_t steps; /* of a warp along a strip */
+    int64_t x_pitch, y_pitch, x_floats, y_floats;
+    int64_t blocks, part, parts;
+    int threads;
+} CudaConvMmaDw;
+
+CudaConvMmaDw split_cuda_conv_mma_dw(const ConvSizes *s);
 
 /* --- matrix products (split_matmul.c) --- */
 

@@ -146,6 +146,24 @@ static void share_tile(CudaTiles *s) {
     s->threads = (int)(s->rows / s->row * (s->cols / s->col));
 }
 
+/* Warps share a block's tile, each 16 rows and 8 columns a few times: 8 warps where there is enough
+ * for them. */
+static void share_tile_mma(CudaTiles *s) {
+    int64_t down = s->rows / 16, across = s->cols / 8, warps = 1;
+    while (warps < BLOCK / WARP && down * across > 4) {
+        if (down * 16 > across * 8 || across == 1)
+            down /= 2;
+        else
+            across /= 2;
+        warps *= 2;
+    }
+    s->down = down;
+    s->across = across;
+    s->row = 2 * down;
+    s->col = 2 * across;
+    s->threads = (int)(WARP * warps);
+}
+
 /* The last block adds the parts alone: more only where each of them is a lot of work. */
 static int64_t parts_max(const CudaTiles *s) {
     int64_t parts = s->k / LONG_PART;
@@ -173,7 +191,10 @@ CudaTiles split_cuda_tiles(const Graph *body, const Node *anchor) {
     bool conv = op_kind(anchor->op) == KIND_conv;
     CudaTiles s = conv ? sizes_conv(body, anchor) : sizes_matmul(body, anchor);
     choose_tile(&s);
-    share_tile(&s);
+    if (conv && split_cuda_tf32(body, anchor))
+        share_tile_mma(&s);
+    else
+        share_tile(&s);
     /* Small tiles take more of k at once, so that each thread still has loads under way. */
     s.depth = STAGED / (s.rows > s.cols ? s.rows : s.cols);
     if (s.depth < DEPTH_MIN) s.depth = DEPTH_MIN;
@@ -189,10 +210,31 @@ CudaTiles split_cuda_tiles(const Graph *body, const Node *anchor) {
     return s;
 }
 
+bool split_cuda_tf32(const Graph *body, const Node *conv) {
+    return op_kind(conv->op) == KIND_conv && body->mod->target == TARGET_cuda &&
+           body->mod->train.tf32;
+}
+
 bool split_cuda_library(const Graph *body, const Node *matmul) {
     CudaTiles s = sizes_matmul(body, matmul);
     if (s.m <= THIN || s.n <= THIN || s.k <= THIN) return false;
     return s.batch * s.m * s.n >= LIBRARY_WORK_MIN / s.k;
+}
+
+/* Of a convolution that keeps strips in shared memory; false when it is none. */
+static bool strips_workspace(const Graph *body, const Node *n, int64_t *bytes) {
+    ConvSizes c = split_conv_sizes(body, n);
+    bool tf32 = split_cuda_tf32(body, n), dx = n->op == OP_conv2d_dx;
+    *bytes = 0;
+    if (n->op != OP_conv2d_dw)
+        return (tf32 && split_cuda_conv_mma(&c, dx).fits) || split_cuda_conv(&c, dx).fits;
+    CudaConvMmaDw m = {0};
+    CudaConvDw d = {0};
+    if (tf32) m = split_cuda_conv_mma_dw(&c);
+    if (!m.fits) d = split_cuda_conv_dw(&c);
+    int64_t parts = m.fits ? m.parts : d.parts;
+    if (parts > 1) *bytes = 4 * parts * c.co * c.ci * c.kh * c.kw;
+    return m.fits || d.fits;
 }
 
 int64_t split_cuda_workspace(const Graph *body, const Node *n) {
@@ -206,13 +248,8 @@ int64_t split_cuda_workspace(const Graph *body, const Node *n) {
         CudaDots d = split_cuda_dots(body, n);
         if (d.fits) return d.parts > 1 ? 4 * d.parts * d.m * d.n : 0;
     }
-    if (kind == KIND_conv) {
-        ConvSizes c = split_conv_sizes(body, n);
-        CudaConvDw d = {0};
-        if (n->op == OP_conv2d_dw) d = split_cuda_conv_dw(&c);
-        if (d.fits) return d.parts > 1 ? 4 * d.parts * d.co * d.ci * d.kh * d.kw : 0;
-        if (n->op != OP_conv2d_dw && split_cuda_conv(&c, n->op == OP_conv2d_dx).fits) return 0;
-    }
+    int64_t bytes;
+    if (kind == KIND_conv && strips_workspace(body, n, &bytes)) return bytes;
     CudaTiles s = split_cuda_tiles(body, n);
     return s.parts > 1 ? 4 * s.parts * s.batch * s.m * s.n : 0;
 }

@@ -75,6 +75,14 @@ static void check_all(KernelSet *set) {
     kernel_set_free(set);
 }
 
+/* `coarse`: numbers that tf32 holds. */
+static KernelSet *set_new(bool tf32, bool coarse) {
+    KernelSet *set = kernel_set_new();
+    set->m->train.tf32 = tf32;
+    set->coarse = coarse;
+    return set;
+}
+
 /* Every kernel size, stride and padding on small odd planes. */
 static void test_sweep(void **state) {
     (void)state;
@@ -123,10 +131,8 @@ static void test_special(void **state) {
 }
 
 /* Bias and ReLU after a forward convolution: kernel `fused` and the chain conv, then map. */
-static void test_fused_forward(void **state) {
-    (void)state;
-    KernelSet *set = kernel_set_new();
-    Sizes s = {3, 5, 11, 9, 20, 3, 3, 1, 1, 1, 1};
+static void check_fused_forward(KernelSet *set) {
+    Sizes s = {3, 8, 11, 9, 20, 3, 3, 1, 1, 1, 1};
     Types t = types_of(set, &s);
     Type bias = type_intern(set->m->types, DT_f32, 1, &s.co);
     int conv = add_case(set, &s, OP_conv2d);
@@ -162,11 +168,9 @@ static void test_fused_forward(void **state) {
 
 /* The mask of a ReLU below, and an old gradient that is added to: gradients with an operand of the
  * result's shape. */
-static void test_fused_gradients(void **state) {
-    (void)state;
+static void check_fused_gradients(KernelSet *set) {
     static const Sizes sizes[] = {{3, 16, 13, 13, 8, 3, 3, 1, 1, 0, 0},
                                   {2, 3, 9, 9, 21, 3, 3, 2, 2, 1, 1}};
-    KernelSet *set = kernel_set_new();
     int plain[4], fused[4], map[4], n = 0;
     for (size_t i = 0; i < 2; i++)
         for (Op op = OP_conv2d_dx; op <= OP_conv2d_dw; op++, n++) {
@@ -203,12 +207,85 @@ static void test_fused_gradients(void **state) {
     kernel_set_free(set);
 }
 
+static void test_fused(void **state) {
+    (void)state;
+    check_fused_forward(kernel_set_new());
+    check_fused_gradients(kernel_set_new());
+}
+
+/* --- tf32, on the emulation of tensor cores --- */
+
+static const Sizes tensor[] = {
+    {3, 16, 26, 26, 32, 3, 3, 1, 1, 0, 0},  {2, 16, 13, 7, 24, 3, 5, 1, 1, 1, 2},
+    {1, 9, 9, 17, 33, 5, 3, 1, 1, 2, 0},    {2, 20, 8, 8, 48, 1, 1, 1, 1, 0, 0},
+    {2, 8, 9, 9, 8, 2, 2, 1, 1, 1, 1},      {5, 20, 11, 11, 40, 3, 3, 1, 1, 1, 1},
+    {1, 70, 7, 7, 80, 3, 3, 1, 1, 1, 1},    {1, 40, 5, 100, 12, 3, 3, 1, 1, 1, 1},
+    {40, 8, 6, 5, 16, 3, 3, 1, 1, 1, 1},    {2, 16, 13, 13, 32, 3, 3, 2, 2, 1, 1},
+    {2, 3, 13, 7, 10, 3, 5, 2, 1, 1, 2},    {1, 3, 16, 16, 20, 8, 8, 8, 8, 0, 0},
+    {2, 2, 10, 10, 70, 7, 7, 2, 2, 3, 3},   {2, 3, 6, 6, 5, 2, 2, 3, 3, 1, 1},
+    {2, 40, 12, 12, 100, 3, 3, 2, 2, 1, 1}, {2, 1, 12, 12, 16, 3, 3, 1, 1, 0, 0},
+    {1, 12, 12, 12, 9, 11, 11, 1, 1, 5, 5}, {1, 16, 3, 600, 16, 3, 3, 1, 1, 1, 1},
+};
+
+static int64_t pick(uint64_t *state, int64_t low, int64_t high) {
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return low + (int64_t)((*state >> 33) % (uint64_t)(high - low + 1));
+}
+
+static Sizes random_sizes(uint64_t *state) {
+    Sizes s = {.n = pick(state, 1, 5), .ci = pick(state, 1, 40), .co = pick(state, 1, 40)};
+    s.kh = pick(state, 1, 4), s.kw = pick(state, 1, 4);
+    s.sh = pick(state, 1, 4) > 2 ? 2 : 1, s.sw = s.sh == 1 ? 1 : pick(state, 1, 3);
+    s.ph = pick(state, 0, 3), s.pw = pick(state, 0, 3);
+    s.h = pick(state, 4, 14), s.w = pick(state, 4, 20);
+    return s;
+}
+
+/* Numbers that tf32 holds: every product is exact, so errors are those of sums in f32. */
+static void test_tf32_exact(void **state) {
+    (void)state;
+    if (!object_is_cuda()) skip();
+    KernelSet *set = set_new(true, true);
+    for (size_t i = 0; i < sizeof tensor / sizeof *tensor; i++) add_all(set, &tensor[i]);
+    uint64_t random = 5;
+    for (int i = 0; i < (getenv("INFINIC_LONG") ? 120 : 12); i++) {
+        Sizes s = random_sizes(&random);
+        add_all(set, &s);
+    }
+    check_all(set);
+}
+
+/* Other numbers are rounded: not the f32 result, and not far from it. Few channels at stride 1 stay
+ * f32. */
+static void test_tf32_rounds(void **state) {
+    (void)state;
+    if (!object_is_cuda()) skip();
+    static const Sizes sizes[] = {{2, 16, 12, 12, 32, 3, 3, 1, 1, 1, 1},
+                                  {2, 16, 13, 13, 32, 3, 3, 2, 2, 1, 1},
+                                  {2, 1, 12, 12, 16, 3, 3, 1, 1, 0, 0}};
+    KernelSet *set = set_new(true, false);
+    for (int i = 0; i < 3; i++) add_all(set, &sizes[i]);
+    kernel_set_build(set, NULL, NULL);
+    for (int i = 0; i < set->n; i++) {
+        double error = kernel_set_check(set, i, 1e-3);
+        bool rounded = i < 6;
+        if (rounded ? error < 5e-5 || error > 1e-3 : error > 2e-6) fail_msg("%g", error);
+    }
+    kernel_set_free(set);
+}
+
+static void test_tf32_fused(void **state) {
+    (void)state;
+    if (!object_is_cuda()) skip();
+    check_fused_forward(set_new(true, true));
+    check_fused_gradients(set_new(true, true));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sweep),
-        cmocka_unit_test(test_special),
-        cmocka_unit_test(test_fused_forward),
-        cmocka_unit_test(test_fused_gradients),
+        cmocka_unit_test(test_sweep),       cmocka_unit_test(test_special),
+        cmocka_unit_test(test_fused),       cmocka_unit_test(test_tf32_exact),
+        cmocka_unit_test(test_tf32_rounds), cmocka_unit_test(test_tf32_fused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,7 +38,7 @@ static void *fill_new(const KernelSet *set, Type t, uint64_t seed) {
     uint64_t x = seed * 0x9E3779B97F4A7C15u + 1;
     for (int64_t i = 0; i < n && seed > 0; i++) {
         x = x * 6364136223846793005u + 1442695040888963407u;
-        uint32_t bits = (uint32_t)(x >> 40);
+        uint32_t bits = (uint32_t)(x >> 40) & (set->coarse ? ~0x3FFFu : ~0u);
         if (dtype == DT_f32)
             ((float *)data)[i] = (float)bits * 0x1p-24f - 0.5f;
         else if (dtype == DT_i32)

@@ -28,6 +28,7 @@ typedef struct KernelSet {
     KernelCase item[KERNEL_SET_MAX];
     int n;
     Object *object;
+    bool coarse; /* inputs added from now on are multiples of 2^-10: numbers of tf32 */
 } KernelSet;
 
 KernelSet *kernel_set_new(void);
