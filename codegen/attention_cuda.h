@@ -54,7 +54,7 @@ AttentionLaunch attention_cuda_backward(const AttentionSpec *s);
  * tests' emulation take (f32 form; the bf16 form is for NVRTC alone). */
 void attention_cuda_print_prelude(FILE *out);
 
-/* `extern "C" __global__ void NAME(T0 *a0, .., InfDeviceEnv env) { .. }` and what it needs before. */
+/* `extern "C" __global__ void NAME(T0 *a0, .., InfDeviceEnv env) { .. }` */
 void attention_cuda_print_forward(const AttentionSpec *s, const char *name, FILE *out);
 void attention_cuda_print_backward(const AttentionSpec *s, const char *name, FILE *out);
 

@@ -21,6 +21,13 @@ static int64_t flops_matmul(const Graph *g, const Node *n) {
     return 2 * elems(g, n->out) * k;
 }
 
+/* Products of queries and keys, half of them where later keys are not seen: scores and sums, and
+ * backward scores, their gradients, and three sums. */
+static int64_t flops_attention(const Graph *g, const Node *n) {
+    int64_t pairs = elems(g, n->in[0]) * val_info(g, n->in[2])->dim[2];
+    return (n->op == OP_attention ? 4 : 10) * (node_int(n, ATTR_causal, 0) ? pairs / 2 : pairs);
+}
+
 /* Every element of y meets the weights of one output channel. */
 static int64_t flops_conv(const Graph *g, const Node *n) {
     Val y = n->op == OP_conv2d ? n->out : n->op == OP_conv2d_dx ? n->in[0] : n->in[1];
@@ -42,6 +49,7 @@ static FlopsFn *const flops_of[] = {
     [KIND_random] = flops_result,      [KIND_movement] = flops_none,  [KIND_matmul] = flops_matmul,
     [KIND_conv] = flops_conv,          [KIND_pool] = flops_pool,      [KIND_gather] = flops_none,
     [KIND_scatter] = flops_scatter,    [KIND_composite] = flops_none, [KIND_region] = flops_none,
+    [KIND_attention] = flops_attention,
 };
 
 LowerCost lower_cost(const Graph *g, const Node *kernel) {

@@ -1,4 +1,4 @@
-/* functions_product.c - matrix products, attention, rotary positions, from primitive operations. */
+/* functions_product.c - matrix products, attention, rotary positions. */
 #include "frontend/functions.h"
 
 #include <math.h>
@@ -117,28 +117,11 @@ static bool check_attention(Lower *l, const Call *c) {
     return true;
 }
 
-/* [B, G, S, K] to [B, H, S, K]: every key head serves H/G query heads in a row. */
-static Val repeat_heads(Lower *l, const Value *x, Dim heads) {
-    if (x->dims[1].value == heads.value) return x->val;
-    int64_t each = heads.value / x->dims[1].value;
-    int64_t wide[5] = {x->dims[0].value, x->dims[1].value, each, x->dims[2].value,
-                       x->dims[3].value};
-    int64_t axes[4] = {0, 1, 3, 4}, flat[4] = {wide[0], heads.value, wide[3], wide[4]};
-    Val v = build_broadcast(&l->b, x->val, type_intern(l->mod->types, x->dtype, 5, wide), axes);
-    return build_reshape(&l->b, v, 4, flat);
-}
-
-/* Scores above the diagonal become -inf: query t sees keys 0..t. */
-static Val mask_causal(Lower *l, Val scores) {
-    const TypeInfo *t = val_info(l->b.g, scores);
-    int64_t size[2] = {t->dim[2], t->dim[3]}, axes[2] = {2, 3};
-    Type index = type_intern(l->mod->types, DT_i32, 2, size);
-    Attr row = ATTR_INT(axis, 0), column = ATTR_INT(axis, 1);
-    Val i = graph_add(&l->b, OP_iota, 0, NULL, 1, &row, index)->out;
-    Val j = graph_add(&l->b, OP_iota, 0, NULL, 1, &column, index)->out;
-    Val seen = build2(&l->b, OP_le, j, i);
-    Val wide = build_broadcast(&l->b, seen, type_intern(l->mod->types, DT_bool, 4, t->dim), axes);
-    return build3(&l->b, OP_select, wide, scores, build_scalar_like(&l->b, -INFINITY, scores));
+/* Operands of different float types meet in f32. */
+static Val attention_operand(Lower *l, const Call *c, int i) {
+    bool equal = c->arg[0].dtype == c->arg[1].dtype && c->arg[1].dtype == c->arg[2].dtype;
+    if (equal || c->arg[i].dtype == DT_f32) return c->arg[i].val;
+    return build_cast(&l->b, c->arg[i].val, DT_f32);
 }
 
 Value fn_attention(Lower *l, const Call *c) {
@@ -148,13 +131,12 @@ Value fn_attention(Lower *l, const Call *c) {
         c->arg[4].kind == VALUE_float ? c->arg[4].number : 1.0 / sqrt((double)q->dims[3].value);
     Dim square[4] = {q->dims[0], q->dims[1], q->dims[2], k->dims[2]};
     if (!shape_fits(l, q->dtype, 4, square, c->span)) return (Value){0};
-    Value scaled = scale_by(l, q, scale, c->span);
-    Val scores = build_matmul(&l->b, scaled.val, repeat_heads(l, k, q->dims[1]), false, true);
-    if (c->arg[3].truth) scores = mask_causal(l, scores);
-    Val shares = build1(&l->b, OP_softmax, scores);
-    Val out = build_matmul(&l->b, shares, repeat_heads(l, v, q->dims[1]), false, false);
+    Val in[3];
+    for (int i = 0; i < 3; i++) in[i] = attention_operand(l, c, i);
+    Attr attr[] = {ATTR_INT(causal, c->arg[3].truth), ATTR_FLOAT(scale, scale)};
+    Val out = graph_add(&l->b, OP_attention, 3, in, 2, attr, (Type){0})->out;
     Dim dims[4] = {q->dims[0], q->dims[1], q->dims[2], v->dims[3]};
-    return tensor_new(l, q->dtype, 4, dims, out, c->span);
+    return tensor_new(l, val_info(l->b.g, out)->dtype, 4, dims, out, c->span);
 }
 
 /* --- rope --- */

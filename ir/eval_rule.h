@@ -29,6 +29,8 @@ EvalRule eval_const, eval_iota, eval_random_uniform, eval_reshape, eval_transpos
 /* eval_window.c */
 EvalRule eval_conv2d, eval_conv2d_dx, eval_conv2d_dw, eval_max_pool2d, eval_max_pool2d_dx,
     eval_avg_pool2d, eval_avg_pool2d_dx;
+/* eval_attention.c */
+EvalRule eval_attention, eval_attention_grad;
 /* eval_row.c */
 EvalRule eval_matmul, eval_argmax, eval_softmax, eval_log_softmax, eval_layer_norm, eval_rms_norm,
     eval_cross_entropy;

@@ -30,6 +30,7 @@ typedef enum OpKind {
     KIND_random,
     KIND_movement,
     KIND_matmul,
+    KIND_attention,
     KIND_conv,
     KIND_pool,
     KIND_gather,

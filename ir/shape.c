@@ -1,5 +1,6 @@
 /* shape.c - result types: checking of operands and attributes, and most shape rules; see shape.h.
- * Rules of convolution and pooling stand in shape_window.c, of regions in shape_region.c. */
+ * Rules of convolution and pooling stand in shape_window.c, of attention in shape_attention.c, of
+ * regions in shape_region.c. */
 #include "ir/shape.h"
 
 #include "ir/shape_rule.h"

@@ -8,6 +8,7 @@
 typedef const char *ShapeRule(const ShapeQuery *q, Type *out);
 
 ShapeRule shape_conv2d, shape_conv2d_dx, shape_conv2d_dw;
+ShapeRule shape_attention, shape_attention_grad;
 ShapeRule shape_pool2d, shape_max_pool2d, shape_avg_pool2d_dx, shape_max_pool2d_dx;
 
 const TypeInfo *shape_in(const ShapeQuery *q, int i);     /* operand i */

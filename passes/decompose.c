@@ -2,10 +2,12 @@
  *
  * Reads   every graph, bodies of repeats too.
  * Writes  softmax, log_softmax, layer_norm, rms_norm, cross_entropy as reductions and elementwise
- *         ops, in the phase of the composite; stop_gradient, which has done its work, is its
- * operand. Keeps   meaning up to rounding; maxima are subtracted before exp, variances are taken of
- * centred values (never E[x^2] - E[x]^2).
+ *         ops, in the phase of the composite; attention where there is no kernel for it;
+ *         stop_gradient, which has done its work, is its operand.
+ * Keeps   meaning up to rounding; maxima are subtracted before exp, variances are taken of
+ *         centred values (never E[x^2] - E[x]^2).
  */
+#include "passes/attention.h"
 #include "passes/rewrite.h"
 #include "passes/rows.h"
 
@@ -76,8 +78,15 @@ static Decomposition *const decompose_table[OP_count] = {
     [OP_layer_norm] = decompose_layer_norm,
     [OP_rms_norm] = decompose_rms_norm,
     [OP_cross_entropy] = decompose_cross_entropy,
+    [OP_attention] = attention_forward,
+    [OP_attention_grad] = attention_backward,
     [OP_stop_gradient] = decompose_stop_gradient,
 };
+
+static Decomposition *decomposition(const Graph *g, const Node *n) {
+    bool attention = n->op == OP_attention || n->op == OP_attention_grad;
+    return attention && attention_has_kernel(g, n) ? NULL : decompose_table[n->op];
+}
 
 static Graph *decompose_graph(const Graph *g, Arena *scratch) {
     Builder b = {.g = graph_new(g->mod, g->name)};
@@ -85,7 +94,8 @@ static Graph *decompose_graph(const Graph *g, Arena *scratch) {
     graph_copy_inputs(b.g, g, &map);
     for (int i = 0; i < g->nnode; i++) {
         const Node *n = g->node[i];
-        if (decompose_table[n->op] == NULL) {
+        Decomposition *decompose = decomposition(g, n);
+        if (decompose == NULL) {
             Graph *body = n->body != NULL ? decompose_graph(n->body, scratch) : NULL;
             graph_copy_node(b.g, g, n, &map, body);
             continue;
@@ -95,7 +105,7 @@ static Graph *decompose_graph(const Graph *g, Arena *scratch) {
         b.scope = n->scope;
         Val *in = ARENA_ARRAY(scratch, Val, n->nin), *out = ARENA_ARRAY(scratch, Val, n->nout);
         for (int k = 0; k < n->nin; k++) in[k] = map.to[n->in[k].id];
-        decompose_table[n->op](&b, n, in, out);
+        decompose(&b, n, in, out);
         for (int k = 0; k < n->nout; k++) map.to[node_out(n, k).id] = out[k];
     }
     graph_copy_outputs(b.g, g, &map);

@@ -51,6 +51,13 @@ GradRule *grad_rule(Op op);
 
 /* ---- joint graphs: grad_joint.c ---- */
 
+/* Slices of one value that cover it without overlap, by position along an axis. */
+typedef struct Split {
+    int axis, n;
+    const Node **part;
+    const Node *first; /* the one that comes first in the graph */
+} Split;
+
 typedef struct Joint {
     const Graph *from; /* the forward graph */
     const Flow *flow;  /* of `from` */
@@ -58,6 +65,7 @@ typedef struct Joint {
     ValMap map;           /* forward values, from -> to */
     Val *grad;            /* by value of `from`: its gradient so far, in `to` */
     RepeatPlan **plan;    /* by node of `from` */
+    Split **split;        /* by node of `from`: what it is a part of, NULL for most */
     int nforward;         /* nodes of `to` before this one are the forward pass */
     VEC(Val) inputs_need; /* gradients of values that depend on data: phase I */
     Arena *scratch;

@@ -1,7 +1,8 @@
-/* gradients_product.c - derivatives of products, convolutions, pooling and tables.
+/* gradients_product.c - derivatives of products, attention, convolutions, pooling and tables.
  *
  * Each is again one such op on the stored operands: no transposed copy is ever made.
  */
+#include "passes/attention.h"
 #include "passes/grad.h"
 
 /* The gradient of the second operand, the weight, comes first: once it is made nothing but the
@@ -46,4 +47,38 @@ void grad_avg_pool2d(Grad *c) {
 
 void grad_gather(Grad *c) {
     c->din[0] = same_attrs(c, OP_gather_dw, 2, c->n->in[1], c->dout[0], c->n->in[0]);
+}
+
+/* The result in the layout that the model goes on with, which is kept for the backward pass anyway:
+ * seen through the inverse of a transpose that reads it, if there is one. */
+static Val kept_result(Grad *c) {
+    Val out = c->n->out;
+    for (int i = 0; i < c->b.g->nnode; i++) {
+        const Node *n = c->b.g->node[i];
+        if (n->op != OP_transpose || n->in[0].id != out.id) continue;
+        const Attr *perm = node_attr(n, ATTR_perm);
+        int64_t inverse[NDIM_MAX];
+        for (int k = 0; k < perm->n; k++) inverse[perm->v[k]] = k;
+        return build_transpose(&c->b, n->out, inverse);
+    }
+    return out;
+}
+
+void grad_attention(Grad *c) {
+    Builder *b = &c->b;
+    const Val *in = c->n->in;
+    Val lse = node_out(c->n, 1), d[3] = {{0}}, more[2];
+    if (c->dout[0].id != 0) {
+        Val all[6] = {in[0], in[1], in[2], kept_result(c), lse, c->dout[0]};
+        const Node *grad =
+            graph_add(b, OP_attention_grad, 6, all, c->n->nattr, c->n->attr, (Type){0});
+        for (int i = 0; i < 3; i++) d[i] = node_out(grad, i);
+    }
+    if (c->dout[1].id != 0) {
+        attention_backward_lse(b, c->n, lse, c->dout[1], more);
+        for (int i = 0; i < 2; i++)
+            d[i] = d[i].id == 0 ? more[i] : build2(b, OP_add, d[i], more[i]);
+    }
+    for (int i = 0; i < 3; i++)
+        if (c->need[i]) c->din[i] = d[i];
 }

@@ -4,8 +4,9 @@
  * The body is differentiated as a joint graph whose further inputs are the gradients that arrive
  * (of carried values and stacked results) and the sums so far (of const operands). It is then cut:
  * a forward value that the backward nodes read is an operand of the repeat (const or stacked: given
- * to the backward repeat as it is), cheap to make again (constants, and views and broadcasts of
- * what is there), or saved: one more stacked result of the forward repeat.
+ * to the backward repeat as it is), cheap to make again (constants, views and broadcasts of what is
+ * there, any movement that only attention reads through), or saved: one more stacked result of the
+ * forward repeat.
  *
  *   forward   carried, const, stacked                     -> carried, stacked, saved
  *   backward  gradients of carried values, sums | consts | gradients of stacked results,
@@ -100,6 +101,7 @@ typedef struct Cut {
     const Joint *j;
     const Parts *p;
     bool *read;  /* by value of the joint graph: the backward part reads it */
+    bool *whole; /* by value: and not only through attention, which takes any view of a value */
     bool *again; /* by forward node: made again in the backward part */
     bool *saved; /* by value of the joint graph */
 } Cut;
@@ -114,25 +116,38 @@ static bool is_cheap(Op op) {
     return table[op];
 }
 
+/* Movement that costs nothing where the reader of `v` goes where the elements are. */
+static bool is_free_view(const Cut *cut, Op op, Val v) {
+    return (op == OP_transpose || op == OP_slice) && !cut->whole[v.id];
+}
+
+static void cut_read(Cut *cut, Val v, bool whole) {
+    cut->read[v.id] = true;
+    cut->whole[v.id] |= whole;
+}
+
 static Cut cut_joint(const Joint *j, const Parts *p) {
     const Graph *g = j->to;
     Cut cut = {.j = j, .p = p};
     cut.read = ARENA_ARRAY(j->scratch, bool, g->nval);
+    cut.whole = ARENA_ARRAY(j->scratch, bool, g->nval);
     cut.again = ARENA_ARRAY(j->scratch, bool, g->nnode);
     cut.saved = ARENA_ARRAY(j->scratch, bool, g->nval);
     for (int i = j->nforward; i < g->nnode; i++)
-        for (int k = 0; k < g->node[i]->nin; k++) cut.read[g->node[i]->in[k].id] = true;
-    for (int i = 0; i < p->n->nin; i++) cut.read[p->grad[i].id] = true;
+        for (int k = 0; k < g->node[i]->nin; k++)
+            cut_read(&cut, g->node[i]->in[k], g->node[i]->op != OP_attention_grad);
+    for (int i = 0; i < p->n->nin; i++) cut_read(&cut, p->grad[i], true);
     for (int i = j->nforward - 1; i >= 0; i--) {
         const Node *n = g->node[i];
         for (int k = 0; k < n->nout; k++) {
             if (!cut.read[node_out(n, k).id]) continue;
-            if (is_cheap(n->op))
+            if (is_cheap(n->op) || is_free_view(&cut, n->op, n->out))
                 cut.again[i] = true;
             else
                 cut.saved[node_out(n, k).id] = true;
         }
-        for (int k = 0; cut.again[i] && k < n->nin; k++) cut.read[n->in[k].id] = true;
+        for (int k = 0; cut.again[i] && k < n->nin; k++)
+            cut_read(&cut, n->in[k], cut.whole[n->out.id]);
     }
     for (int i = 0; i < p->ncarry; i++) cut.saved[g->in[i].id] = cut.read[g->in[i].id];
     return cut;

@@ -147,7 +147,8 @@ static bool allowed(const RandGen *r, RandOp *op) {
         op == rand_op_max_pool)
         return !o->smooth && (op != rand_op_max_pool || o->windows);
     if (op == rand_op_conv || op == rand_op_avg_pool) return o->windows;
-    if (op == rand_op_softmax || op == rand_op_norm || op == rand_op_cross_entropy)
+    if (op == rand_op_softmax || op == rand_op_norm || op == rand_op_cross_entropy ||
+        op == rand_op_attention)
         return o->composites;
     if (op == rand_op_repeat) return o->repeats && r->depth < 2;
     return true;
@@ -162,7 +163,8 @@ void rand_grow(RandGen *r, int n) {
         {rand_op_broadcast, 3}, {rand_op_pad, 1},           {rand_op_matmul, 4},
         {rand_op_gather, 2},    {rand_op_softmax, 2},       {rand_op_norm, 2},
         {rand_op_conv, 3},      {rand_op_max_pool, 2},      {rand_op_avg_pool, 2},
-        {rand_op_repeat, 2},    {rand_op_cross_entropy, 1}, {rand_op_dropout, 12},
+        {rand_op_repeat, 2},    {rand_op_cross_entropy, 1}, {rand_op_attention, 2},
+        {rand_op_dropout, 12},
     };
     uint32_t count = sizeof choice / sizeof choice[0], total = 0;
     if (!r->o->dropout) count--;

@@ -42,7 +42,8 @@ typedef bool RandOp(RandGen *r);
 RandOp rand_op_unary, rand_op_kink, rand_op_binary, rand_op_select, rand_op_int, rand_op_source;
 RandOp rand_op_reduce, rand_op_argmax, rand_op_reshape, rand_op_transpose, rand_op_slice;
 RandOp rand_op_concat, rand_op_broadcast, rand_op_pad, rand_op_matmul, rand_op_gather;
-RandOp rand_op_softmax, rand_op_norm, rand_op_cross_entropy, rand_op_dropout;
+RandOp rand_op_softmax, rand_op_norm, rand_op_cross_entropy, rand_op_attention;
+RandOp rand_op_dropout;
 RandOp rand_op_conv, rand_op_max_pool, rand_op_avg_pool, rand_op_repeat;
 
 /* Adds about n operations. */

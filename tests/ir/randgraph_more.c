@@ -105,6 +105,63 @@ bool rand_op_cross_entropy(RandGen *r) {
     return false;
 }
 
+/* [batch, rows, width] from any value: its elements along the last axis times a ramp of rows. */
+static Val attention_source(RandGen *r, int64_t batch, int64_t rows, int64_t width) {
+    Val x = rand_float(r);
+    int64_t n = type_elems(r->b.g->mod->types, val_type(r->b.g, x));
+    x = build_reshape(&r->b, x, 1, &n);
+    int64_t begin = 0, end = n < width ? n : width, step = 1, low = 0, high = width - end, axis = 2;
+    x = build_slice(&r->b, x, &begin, &end, &step);
+    Attr pad[] = {ATTR_INTS(low, 1, &low), ATTR_INTS(high, 1, &high), ATTR_FLOAT(value, 0.375)};
+    x = graph_add(&r->b, OP_pad, 1, &x, 3, pad, (Type){0})->out;
+    int64_t dim[3] = {batch, rows, width};
+    Type type = rand_type(r, DT_f32, 3, dim), index = rand_type(r, DT_i32, 3, dim);
+    Attr along = ATTR_INT(axis, 1);
+    Val ramp = build_cast(
+        &r->b, graph_add(&r->b, OP_iota, 0, NULL, 1, &along, index)->out, DT_f32);
+    ramp = build1(&r->b, OP_cos, build2(&r->b, OP_add, ramp, build_scalar_like(&r->b, 0.25, ramp)));
+    x = build2(&r->b, OP_mul, build_broadcast(&r->b, x, type, &axis), ramp);
+    return rand_scale(r, x, 1 / (1 + rand_bound(r, x)));
+}
+
+/* Columns [from, from + heads * dim) of x as [batch, heads, rows, dim]. */
+static Val attention_operand(RandGen *r, Val x, int64_t from, int64_t heads, int64_t dim) {
+    const TypeInfo *t = info_of(r, x);
+    int64_t batch = t->dim[0], rows = t->dim[1], one[3] = {1, 1, 1};
+    int64_t begin[3] = {0, 0, from}, end[3] = {batch, rows, from + heads * dim};
+    x = build_slice(&r->b, x, begin, end, one);
+    x = build_reshape(&r->b, x, 4, (int64_t[]){batch, rows, heads, dim});
+    return build_transpose(&r->b, x, (int64_t[]){0, 2, 1, 3});
+}
+
+/* As models write it: q, k and v are columns of one tensor, heads become columns again. */
+bool rand_op_attention(RandGen *r) {
+    int64_t batch = 1 + rand_below(r, 2), groups = 1 + rand_below(r, 2), dim = 8;
+    int64_t heads = groups * (1 + rand_below(r, 2)), rows = 1 + rand_below(r, 6), keys = rows;
+    if (r->o->large && rand_chance(r, 50)) rows = keys = 1 + rand_below(r, 40);
+    if (rand_chance(r, 30)) dim = rand_chance(r, 50) ? 4 : 16;
+    bool causal = rand_chance(r, 60);
+    Val x = attention_source(r, batch, rows, (heads + 2 * groups) * dim), y = x;
+    if (!causal && rand_chance(r, 50)) {
+        keys = 1 + rand_below(r, 9);
+        y = attention_source(r, batch, keys, (heads + 2 * groups) * dim);
+    }
+    Val in[3] = {attention_operand(r, x, 0, heads, dim),
+                 attention_operand(r, y, heads * dim, groups, dim),
+                 attention_operand(r, y, (heads + groups) * dim, groups, dim)};
+    Attr attr[] = {ATTR_INT(causal, causal), ATTR_FLOAT(scale, rand_between(r, 0.3, 1))};
+    const Node *n = try_op(r, OP_attention, 3, in, 2, attr);
+    if (n == NULL) return false;
+    Val out = n->out;
+    if (rand_chance(r, 70)) {
+        out = build_transpose(&r->b, out, (int64_t[]){0, 2, 1, 3});
+        out = build_reshape(&r->b, out, 3, (int64_t[]){batch, rows, heads * dim});
+    }
+    rand_keep(r, out, 1);
+    if (rand_chance(r, 20)) rand_keep(r, node_out(n, 1), 8);
+    return true;
+}
+
 /* As lowering writes it: elements stay where a number in [0, 1) is below 1 - p. */
 bool rand_op_dropout(RandGen *r) {
     Val x = rand_float(r);

@@ -160,6 +160,31 @@ static void test_movement(void **state) {
     }
 }
 
+/* Slices that cover a value, in any order; with another reader; with a part that nothing reads. */
+static void test_split(void **state) {
+    (void)state;
+    static const char *const bodies[] = {
+        "  %2 = slice %1 {begin=[0,0,1], end=[2,3,4], step=[1,1,1]}\n"
+        "  %3 = slice %1 {begin=[0,0,0], end=[2,3,1], step=[1,1,1]}\n"
+        "  %4 = concat %3, %1, %2 {axis=2}\n  %5 = sin %4\n"
+        "  %6 = reduce_sum %5 {axes=[0,1,2]}\n",
+        "  %2 = slice %1 {begin=[0,0,0], end=[2,1,4], step=[1,1,1]}\n"
+        "  %3 = slice %1 {begin=[0,1,0], end=[2,3,4], step=[1,1,1]}\n"
+        "  %4 = sin %3\n  %5 = cos %4\n  %6 = reduce_sum %5 {axes=[0,1,2]}\n",
+        "  %2 = slice %1 {begin=[0,0,0], end=[1,3,4], step=[1,1,1]}\n"
+        "  %3 = slice %1 {begin=[1,0,0], end=[2,3,4], step=[1,1,1]}\n"
+        "  %4 = mul %2, %3\n  %5 = sin %4\n  %6 = reduce_sum %5 {axes=[0,1,2]}\n"};
+    for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++) {
+        char text[1000];
+        snprintf(text, sizeof text,
+                 "param 0 \"w\" f32[2,3,4] init=ones\n"
+                 "graph train(%%0: f32[2,3,4] data(0, \"c\"), %%1: f32[2,3,4] weight(0)) {\n"
+                 "%s  return %%6 loss_sum\n}\n",
+                 bodies[i]);
+        expect_gradients(text, "", "");
+    }
+}
+
 /* G6: the gradient of a broadcast operand has the operand's shape. */
 static void test_broadcast(void **state) {
     (void)state;
@@ -361,6 +386,34 @@ static void test_cross_entropy(void **state) {
     }
 }
 
+/* Grouped heads, causal or not, head sizes with and without a kernel; lse has a gradient too. */
+static void test_attention(void **state) {
+    (void)state;
+    static const struct {
+        int causal, heads, groups, queries, keys, dim, width;
+    } cases[] = {{0, 2, 2, 3, 4, 2, 3}, {1, 2, 1, 4, 4, 3, 3}, {1, 4, 2, 3, 3, 8, 8},
+                 {0, 3, 1, 2, 5, 8, 8}, {1, 1, 1, 1, 1, 1, 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char q[32], k[32], v[32], out[32], text[2000];
+        int h = cases[i].heads, g = cases[i].groups, t = cases[i].queries, s = cases[i].keys;
+        snprintf(q, sizeof q, "f32[2,%d,%d,%d]", h, t, cases[i].dim);
+        snprintf(k, sizeof k, "f32[2,%d,%d,%d]", g, s, cases[i].dim);
+        snprintf(v, sizeof v, "f32[2,%d,%d,%d]", g, s, cases[i].width);
+        snprintf(out, sizeof out, "f32[2,%d,%d,%d]", h, t, cases[i].width);
+        snprintf(text, sizeof text,
+                 "param 0 \"q\" %s init=ones\nparam 1 \"k\" %s init=ones\n"
+                 "param 2 \"v\" %s init=ones\n"
+                 "graph train(%%0: %s data(0, \"c\"), %%1: %s weight(0), %%2: %s weight(1), "
+                 "%%3: %s weight(2)) {\n"
+                 "  %%4, %%5 = attention %%1, %%2, %%3 {causal=%d, scale=0.6}\n"
+                 "  %%6 = mul %%4, %%0\n  %%7 = reduce_sum %%6 {axes=[0,1,2,3]}\n"
+                 "  %%8 = sin %%5\n  %%9 = reduce_sum %%8 {axes=[0,1,2]}\n"
+                 "  %%10 = add %%7, %%9\n  return %%10 loss_sum\n}\n",
+                 q, k, v, out, q, k, v, cases[i].causal);
+        expect_gradients(text, "", "");
+    }
+}
+
 /* Last in the list: a new op with a derivative cannot go without a test. */
 static void test_every_rule_was_tested(void **state) {
     (void)state;
@@ -379,6 +432,7 @@ int main(void) {
         cmocka_unit_test(test_pow_and_div),
         cmocka_unit_test(test_select),
         cmocka_unit_test(test_movement),
+        cmocka_unit_test(test_split),
         cmocka_unit_test(test_broadcast),
         cmocka_unit_test(test_matmul),
         cmocka_unit_test(test_conv2d),
@@ -387,6 +441,7 @@ int main(void) {
         cmocka_unit_test(test_softmax),
         cmocka_unit_test(test_norms),
         cmocka_unit_test(test_cross_entropy),
+        cmocka_unit_test(test_attention),
         cmocka_unit_test(test_every_rule_was_tested),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

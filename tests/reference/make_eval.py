@@ -207,6 +207,27 @@ case("cross_entropy_padded", "%2, %3 = cross_entropy %0, %1 {ignore=-100, classe
 case("cross_entropy_outside", "%2, %3 = cross_entropy %0, %1 {ignore=1} return %2, %3",
      [m[0], I([4, 1, 0])], [T(nan), T(2.0)])
 
+
+
+def attend(q, k, v, scale, causal):
+    wide = [x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v)]
+    scores = scale * q @ wide[0].transpose(-1, -2)
+    if causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:]).tril() == 0, -inf)
+    return scores.softmax(-1) @ wide[1], scores.logsumexp(-1)
+
+
+for name, heads, groups, queries, keys, width, causal in (
+        ("attention", 2, 2, 3, 4, 2, 0), ("attention_causal", 2, 1, 3, 3, 3, 1)):
+    q, k, v = ramp(1, heads, queries, 2), ramp(1, groups, keys, 2, step=0.61), ramp(1, groups, keys, width, step=0.83)
+    out, lse = attend(q, k, v, 0.7, causal)
+    attrs = "{causal=%d, scale=0.7}" % causal
+    case(name, f"%3, %4 = attention %0, %1, %2 {attrs} return %3, %4", [q, k, v], [out, lse])
+    dout = ramp(*out.shape, step=0.57)
+    free = [x.clone().requires_grad_() for x in (q, k, v)]
+    case(name + "_grad", f"%6, %7, %8 = attention_grad %0, %1, %2, %3, %4, %5 {attrs} return %6, %7, %8",
+         [q, k, v, out, lse, dout], list(torch.autograd.grad(attend(*free, 0.7, causal)[0], free, dout)))
+
 h, w, c, st = ramp(2, 3), ramp(2, 3, 3, step=0.53) / 2, ramp(3), ramp(2, 3, step=0.3)
 body = ("%4, %5 = repeat %0, %1, %2, %3 {count=2, ncarry=1, nconst=1, reverse=REV} { "
         "graph(%0: f32[2,3], %1: f32[3], %2: f32[3,3], %3: f32[3]) { "
