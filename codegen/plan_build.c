@@ -15,6 +15,7 @@ _Static_assert((int)REGION_count == (int)PLAN_REGION_count, "regions");
 _Static_assert((int)REGION_scratch == (int)PLAN_REGION_scratch, "regions");
 _Static_assert((int)INIT_uniform == (int)PLAN_INIT_uniform, "initialisers");
 _Static_assert((int)TASK_update == (int)PTASK_update, "tasks");
+_Static_assert((int)TASK_recv == (int)PTASK_recv, "tasks");
 _Static_assert((int)OPTIM_adamw == (int)PLAN_OPTIM_adamw, "optimizers");
 _Static_assert((int)SCHED_wsd == (int)PLAN_SCHED_wsd, "learning-rate schedules");
 _Static_assert((int)DATA_tokens == (int)PLAN_DATA_tokens, "data sets");
@@ -98,6 +99,7 @@ typedef struct TrainChunks {
 } TrainChunks;
 
 static uint32_t task_chunk(const TrainChunks *c, const Task *t) {
+    if (t->kind == TASK_send || t->kind == TASK_recv) return 0;
     if (t->kind == TASK_update) return c->update;
     if (t->kind == TASK_forward) return t->first ? c->forward : c->forward_add;
     return t->first ? c->backward : c->backward_add;
@@ -112,14 +114,30 @@ static const PlanRank *plan_train_ranks(Program *p, const TrainChunks *chunks) {
         for (int i = 0; i < tasks->ntask; i++) {
             const Task *t = &tasks->task[i];
             PlanTask row = {.kind = (uint8_t)t->kind,
-                            .chunk = (int16_t)t->chunk,
-                            .local = (int16_t)t->local,
+                            .chunk = t->chunk,
+                            .local = t->local,
                             .microbatch = t->microbatch,
-                            .program = task_chunk(chunks, t)};
+                            .program = task_chunk(chunks, t),
+                            .slot = t->slot,
+                            .message = t->message};
             vec_push(p->arena, &p->tasks, row);
         }
     }
     return rank;
+}
+
+static void plan_messages(Program *p) {
+    for (int i = 0; i < p->table->nmessage; i++) {
+        const Message *m = &p->table->message[i];
+        PlanMessage row = {.gradient = m->kind == MESSAGE_gradient,
+                           .from = m->from,
+                           .to = m->to,
+                           .from_rank = m->from_rank,
+                           .to_rank = m->to_rank,
+                           .microbatch = m->microbatch,
+                           .slot = m->slot};
+        vec_push(p->arena, &p->messages, row);
+    }
 }
 
 static const PlanRank *plan_eval_rank(Program *p, uint32_t chunk) {
@@ -313,12 +331,12 @@ enum { BUFFERS_SHOWN = 10 };
 
 /* Keeps the largest values, ties in program order. */
 static void plan_note_buffer(Program *p, const Graph *g, const Node *n, Val v) {
-    PlanBuffer row = {.region = (uint8_t)g->val[v.id].addr.region,
-                      .bytes = type_bytes(p->mod->types, val_type(g, v)),
-                      .what = arena_printf(p->arena, "%s %s", g->name,
-                                           n->op == OP_kernel ? node_attr(n, ATTR_name)->s
-                                                              : op_name(n->op)),
-                      .place = place_text(p, n->span)};
+    PlanBuffer row = {
+        .region = (uint8_t)g->val[v.id].addr.region,
+        .bytes = type_bytes(p->mod->types, val_type(g, v)),
+        .what = arena_printf(p->arena, "%s %s", g->name,
+                             n->op == OP_kernel ? node_attr(n, ATTR_name)->s : op_name(n->op)),
+        .place = place_text(p, n->span)};
     if (row.region != PLAN_REGION_slot && row.region != PLAN_REGION_scratch) return;
     uint32_t at = p->buffers.n;
     while (at > 0 && p->buffers.data[at - 1].bytes < row.bytes) at--;
@@ -344,8 +362,8 @@ static void plan_kernels(Program *p) {
         const KernelRow *k = &p->kernels.data[i];
         char *lines = arena_strdup(p->arena, "");
         for (uint32_t j = 0; j < k->places.n; j++)
-            lines = arena_printf(p->arena, "%s%s%u:%u", lines, j ? " " : "",
-                                 k->places.data[j].line, k->places.data[j].column);
+            lines = arena_printf(p->arena, "%s%s%u:%u", lines, j ? " " : "", k->places.data[j].line,
+                                 k->places.data[j].column);
         PlanKernel row = {.name = k->name,
                           .form = k->form,
                           .lines = lines,
@@ -369,6 +387,7 @@ static void plan_point_to_tables(Program *p) {
     plan->step = p->steps.data;
     plan->chunk = p->chunks.data, plan->nchunk = p->chunks.n;
     plan->task = p->tasks.data;
+    plan->message = p->messages.data, plan->nmessage = p->messages.n;
     plan->program = p->programs.data, plan->nprogram = p->programs.n;
     plan->setting = p->settings.data, plan->nsetting = p->settings.n;
     plan->buffer = p->buffers.data, plan->nbuffer = p->buffers.n;
@@ -395,6 +414,7 @@ void plan_build(Program *p) {
                      .checkpoint_prefix = m->checkpoint_prefix};
     for (int i = 0; i < REGION_count; i++) p->plan.region_bytes[i] = m->region_bytes[i];
     plan_params(p);
+    plan_messages(p);
     plan_programs(p);
     plan_train(p);
     plan_buffers(p);

@@ -19,23 +19,32 @@ static void print_string(FILE *out, const char *s) {
     fputc('"', out);
     for (; *s; s++) {
         unsigned char c = (unsigned char)*s;
-        if (c == '"' || c == '\\') fprintf(out, "\\%c", c);
-        else if (c < 32 || c > 126 || c == '?') fprintf(out, "\\%03o", c);
-        else fputc(c, out);
+        if (c == '"' || c == '\\')
+            fprintf(out, "\\%c", c);
+        else if (c < 32 || c > 126 || c == '?')
+            fprintf(out, "\\%03o", c);
+        else
+            fputc(c, out);
     }
     fputc('"', out);
 }
 
 static void print_i64(FILE *out, int64_t v) {
-    if (v == INT64_MIN) fputs("INT64_MIN", out);
-    else if (v == INT64_MAX) fputs("INT64_MAX", out);
-    else fprintf(out, "%" PRId64, v);
+    if (v == INT64_MIN)
+        fputs("INT64_MIN", out);
+    else if (v == INT64_MAX)
+        fputs("INT64_MAX", out);
+    else
+        fprintf(out, "%" PRId64, v);
 }
 
 static void print_double(FILE *out, double v) {
-    if (isinf(v)) fputs(v > 0 ? "__builtin_inf()" : "-__builtin_inf()", out);
-    else if (isnan(v)) fputs("__builtin_nan(\"\")", out);
-    else fprintf(out, "%a", v);
+    if (isinf(v))
+        fputs(v > 0 ? "__builtin_inf()" : "-__builtin_inf()", out);
+    else if (isnan(v))
+        fputs("__builtin_nan(\"\")", out);
+    else
+        fprintf(out, "%a", v);
 }
 
 static void print_dims(FILE *out, int n, const int64_t *dim) {
@@ -172,8 +181,19 @@ static void print_steps(const Program *p, FILE *out) {
     fputs("};\n\nstatic const PlanTask tasks[] = {\n", out);
     for (uint32_t i = 0; i < p->tasks.n; i++) {
         const PlanTask *r = &p->tasks.data[i];
-        fprintf(out, "    {%u, %d, %d, %d, %u},\n", r->kind, r->chunk, r->local, r->microbatch,
-                r->program);
+        fprintf(out, "    {%u, %d, %d, %d, %u, %d, %d},\n", r->kind, r->chunk, r->local,
+                r->microbatch, r->program, r->slot, r->message);
+    }
+    fputs("};\n\n", out);
+}
+
+static void print_messages(const Program *p, FILE *out) {
+    if (p->messages.n == 0) return;
+    fputs("static const PlanMessage messages[] = {\n", out);
+    for (uint32_t i = 0; i < p->messages.n; i++) {
+        const PlanMessage *r = &p->messages.data[i];
+        fprintf(out, "    {%u, %d, %d, %d, %d, %d, %d},\n", r->gradient, r->from, r->to,
+                r->from_rank, r->to_rank, r->microbatch, r->slot);
     }
     fputs("};\n\n", out);
 }
@@ -237,8 +257,7 @@ static void print_programs(const Program *p, FILE *out) {
         const PlanProgram *g = &p->programs.data[i];
         fprintf(out, "    {.name = \"%s\", .batch = %" PRId64 ", .microbatches = %" PRId64 ",\n",
                 g->name, g->batch, g->microbatches);
-        if (g->ninput)
-            fprintf(out, "     .input = %s_inputs, .ninput = %u,\n", g->name, g->ninput);
+        if (g->ninput) fprintf(out, "     .input = %s_inputs, .ninput = %u,\n", g->name, g->ninput);
         if (g->noutput)
             fprintf(out, "     .output = %s_outputs, .noutput = %u,\n", g->name, g->noutput);
         fprintf(out, "     .metric = %s_metrics, .nmetric = %u, .rank = %s_ranks},\n", g->name,
@@ -281,8 +300,12 @@ static void print_train(const PlanTrain *t, FILE *out) {
     const struct {
         const char *name;
         double value;
-    } numbers[] = {{"lr", t->lr},       {"beta1", t->beta1}, {"beta2", t->beta2},
-                   {"decay", t->decay}, {"clip", t->clip},   {"floor", t->floor},
+    } numbers[] = {{"lr", t->lr},
+                   {"beta1", t->beta1},
+                   {"beta2", t->beta2},
+                   {"decay", t->decay},
+                   {"clip", t->clip},
+                   {"floor", t->floor},
                    {"decay_share", t->decay_share}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         fprintf(out, ",%s.%s = ", i % 4 ? " " : "\n        ", numbers[i].name);
@@ -305,9 +328,12 @@ static void print_plan(const Program *p, uint64_t hash, FILE *out) {
     const Plan *plan = &p->plan;
     const struct {
         const char *field, *value;
-    } strings[] = {{"model", plan->model},       {"file", plan->file},
-                   {"target", plan->target},     {"compiler", plan->compiler},
-                   {"pipeline", plan->pipeline}, {"schedule_summary", plan->schedule_summary},
+    } strings[] = {{"model", plan->model},
+                   {"file", plan->file},
+                   {"target", plan->target},
+                   {"compiler", plan->compiler},
+                   {"pipeline", plan->pipeline},
+                   {"schedule_summary", plan->schedule_summary},
                    {"checkpoint_prefix", plan->checkpoint_prefix}};
     fputs("static const Plan plan = {\n    .version = PLAN_VERSION,\n", out);
     for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) {
@@ -331,6 +357,7 @@ static void print_plan(const Program *p, uint64_t hash, FILE *out) {
     print_table_field(out, "step", "steps", NULL, p->steps.n);
     print_table_field(out, "chunk", "chunks", "nchunk", plan->nchunk);
     print_table_field(out, "task", "tasks", NULL, p->tasks.n);
+    print_table_field(out, "message", "messages", "nmessage", plan->nmessage);
     print_table_field(out, "program", "programs", "nprogram", plan->nprogram);
     print_table_field(out, "setting", "settings", "nsetting", plan->nsetting);
     print_table_field(out, "buffer", "buffers", "nbuffer", plan->nbuffer);
@@ -344,11 +371,20 @@ static void print_plan(const Program *p, uint64_t hash, FILE *out) {
  * __builtin_cpu_supports: the preprocessor knows them. */
 static void print_cpu_features(FILE *out) {
     static const char *const features[][2] = {
-        {"SSE4_2", "sse4.2"},      {"AVX", "avx"},           {"AVX2", "avx2"},
-        {"FMA", "fma"},            {"BMI", "bmi"},           {"BMI2", "bmi2"},
-        {"AVX512F", "avx512f"},    {"AVX512CD", "avx512cd"}, {"AVX512BW", "avx512bw"},
-        {"AVX512DQ", "avx512dq"},  {"AVX512VL", "avx512vl"}, {"AVX512VBMI", "avx512vbmi"},
-        {"AVX512IFMA", "avx512ifma"}, {"AVX512VNNI", "avx512vnni"},
+        {"SSE4_2", "sse4.2"},
+        {"AVX", "avx"},
+        {"AVX2", "avx2"},
+        {"FMA", "fma"},
+        {"BMI", "bmi"},
+        {"BMI2", "bmi2"},
+        {"AVX512F", "avx512f"},
+        {"AVX512CD", "avx512cd"},
+        {"AVX512BW", "avx512bw"},
+        {"AVX512DQ", "avx512dq"},
+        {"AVX512VL", "avx512vl"},
+        {"AVX512VBMI", "avx512vbmi"},
+        {"AVX512IFMA", "avx512ifma"},
+        {"AVX512VNNI", "avx512vnni"},
     };
     fputs("static const char cpu_features[] = \"\"\n", out);
     for (size_t i = 0; i < sizeof features / sizeof *features; i++)
@@ -364,6 +400,7 @@ void plan_print(const Program *p, uint64_t hash, FILE *out) {
     print_matmuls(p, out);
     print_args(p, out);
     print_steps(p, out);
+    print_messages(p, out);
     print_programs(p, out);
     print_buffers(p, out);
     print_plan(p, hash, out);

@@ -40,6 +40,7 @@ struct Program {
     VEC(PlanStep) steps;
     VEC(PlanChunk) chunks;
     VEC(PlanTask) tasks;
+    VEC(PlanMessage) messages;
     VEC(PlanProgram) programs;
     VEC(PlanSetting) settings;
     VEC(PlanBuffer) buffers;

@@ -134,6 +134,7 @@ static PassOptions pass_options(const Driver *r) {
                          .verify_passes = given(r, OPT_verify_passes),
                          .time_passes = given(r, OPT_time_passes),
                          .print_locations = given(r, OPT_locations),
+                         .schedule_only = given(r, OPT_dump_schedule) || emits(r, "schedule"),
                          .memory_limit_bytes = r->options.value[OPT_memory_limit].bytes,
                          .dump = ast ? NULL : text_of(r, OPT_dump),
                          .stop_after = text_of(r, OPT_stop_after),

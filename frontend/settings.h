@@ -82,6 +82,9 @@ void settings_read(struct Lower *l, const char *const *overrides, int n);
 /* Copy what the passes and the runtime need into the module, and check the layout (E020). */
 void settings_to_module(struct Lower *l);
 
+/* The part of settings_to_module that concerns the section parallel. */
+void settings_layout(struct Lower *l);
+
 /* A setting function of a kind by name, NULL when there is none; all of them by index. */
 const SettingFn *setting_find(SettingKind kind, const char *name);
 const SettingFn *setting_at(int index);

@@ -90,68 +90,6 @@ static void choose_decay(Lower *l, const Value *optimizer) {
     }
 }
 
-/* --- the layout --- */
-
-static void check_pipeline(Lower *l) {
-    static const struct {
-        const char *name;
-        int64_t vpp; /* 0: any */
-    } rules[] = {{"1f1b", 0}, {"gpipe", 1}, {"zb-h1", 1}, {"zb-v", 2}};
-    const ParallelSettings *p = &l->mod->parallel;
-    for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
-        if (p->pipeline == NULL || strcmp(rules[i].name, p->pipeline) != 0) continue;
-        if (rules[i].vpp != 0 && rules[i].vpp != p->vpp)
-            diag_error(l->diag, E020, l->settings.key_span[KEY_parallel_pipeline],
-                       "pipeline %s needs vpp = %" PRId64 ", got vpp = %" PRId64, rules[i].name,
-                       rules[i].vpp, p->vpp);
-    }
-}
-
-static void check_global_batch(Lower *l) {
-    int64_t want = key_int(l, KEY_train_global_batch, 0), have = 0;
-    const Module *m = l->mod;
-    if (want == 0 || m->train.batch == 0) return;
-    bool fits = !__builtin_mul_overflow(m->parallel.dp, m->train.microbatches, &have) &&
-                !__builtin_mul_overflow(have, m->train.batch, &have);
-    if (fits && have == want) return;
-    diag_error(l->diag, E020, l->settings.key_span[KEY_train_global_batch],
-               "global batch %" PRId64 " != %" PRId64 "*%" PRId64 "*%" PRId64
-               " (dp * microbatches * B)",
-               want, m->parallel.dp, m->train.microbatches, m->train.batch);
-}
-
-/* Layouts that this version does not build are refused by name, after what is wrong in any. */
-static void check_layout(Lower *l) {
-    const ParallelSettings *p = &l->mod->parallel;
-    const struct {
-        const char *name;
-        int64_t value;
-        KeyId key;
-    } sizes[] = {{"dp", p->dp, KEY_parallel_dp},
-                 {"tp", p->tp, KEY_parallel_tp},
-                 {"pp", p->pp, KEY_parallel_pp},
-                 {"vpp", p->vpp, KEY_parallel_vpp}};
-    const Value *heads = config_find(l, "n_head");
-    uint32_t errors = l->diag->error_count;
-    if (heads != NULL && heads->kind == VALUE_int && p->tp > 0 && heads->dim.value % p->tp != 0)
-        diag_error(l->diag, E020, l->settings.key_span[KEY_parallel_tp],
-                   "n_head %% tp != 0: %" PRId64 " heads on tp = %" PRId64, heads->dim.value,
-                   p->tp);
-    if (p->zero > 3)
-        diag_error(l->diag, E020, l->settings.key_span[KEY_parallel_zero],
-                   "zero is 0, 1, 2 or 3, got %" PRId64, p->zero);
-    check_pipeline(l);
-    check_global_batch(l);
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]) && l->diag->error_count == errors;
-         i++) {
-        if (sizes[i].value <= 1) continue;
-        DiagRef e = diag_error(l->diag, E020, l->settings.key_span[sizes[i].key],
-                               "%s = %" PRId64 " is not built yet: this version runs on one rank",
-                               sizes[i].name, sizes[i].value);
-        diag_hint(l->diag, e, "-D parallel.%s=1", sizes[i].name);
-    }
-}
-
 /* --- build settings --- */
 
 static void record_build_settings(Lower *l) {
@@ -205,15 +143,7 @@ void settings_to_module(Lower *l) {
     m->eval.data = data_source(
         key(l, l->settings.key_span[KEY_eval_data].file != 0 ? KEY_eval_data : KEY_train_data));
     m->eval.every = key_int(l, KEY_eval_every, 0);
-    m->parallel = (ParallelSettings){.dp = key_int(l, KEY_parallel_dp, 1),
-                                     .tp = key_int(l, KEY_parallel_tp, 1),
-                                     .pp = key_int(l, KEY_parallel_pp, 1),
-                                     .vpp = key_int(l, KEY_parallel_vpp, 1),
-                                     .bucket_bytes = key_int(l, KEY_parallel_bucket, 25000000),
-                                     .zero = key_int(l, KEY_parallel_zero, 0),
-                                     .pipeline = key_text(l, KEY_parallel_pipeline),
-                                     .schedule_file = key_text(l, KEY_parallel_schedule)};
     m->checkpoint_prefix = key_text(l, KEY_checkpoint_prefix);
-    check_layout(l);
+    settings_layout(l);
     record_build_settings(l);
 }

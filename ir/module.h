@@ -33,26 +33,26 @@ enum { PARAM_ALIGN = 128, STACK_MAX = REPEAT_DEPTH_MAX, SEGMENT_MAX = 2 };
 typedef enum InitKind {
     INIT_zeros,
     INIT_ones,
-    INIT_normal,  /* a = std */
-    INIT_uniform  /* a = bound: U(-a, a); kaiming and xavier are lowered to it */
+    INIT_normal, /* a = std */
+    INIT_uniform /* a = bound: U(-a, a); kaiming and xavier are lowered to it */
 } InitKind;
 
 /* A parameter block: one tensor, or one per repetition stacked along leading axes. */
 typedef struct Param {
-    const char *name;   /* "transformer.h.*.attn.c_attn.weight": one '*' a stack axis */
-    Type type;          /* stored, with stack axes and padding: f32 [12, 768, 2304] */
-    int nstack;         /* leading stack axes in `type` */
+    const char *name;          /* "transformer.h.*.attn.c_attn.weight": one '*' a stack axis */
+    Type type;                 /* stored, with stack axes and padding: f32 [12, 768, 2304] */
+    int nstack;                /* leading stack axes in `type` */
     int64_t logical[NDIM_MAX]; /* shape of one tensor without stack axes and padding */
     InitKind init;
     double init_a;
-    bool transposed;    /* stored [in, out] (Conv1D): for messages about orientation */
+    bool transposed; /* stored [in, out] (Conv1D): for messages about orientation */
     bool trainable;
-    bool decay;         /* weight decay applies (decay_if) */
-    int uses;           /* gradient contributions; >= 1 after alias */
-    Span span;          /* the member's declaration */
+    bool decay; /* weight decay applies (decay_if) */
+    int uses;   /* gradient contributions; >= 1 after alias */
+    Span span;  /* the member's declaration */
     Scope scope;
-    int segment;            /* set by optim */
-    int64_t offset_elems;   /* in the flat vector; set by optim */
+    int segment;              /* set by optim */
+    int64_t offset_elems;     /* in the flat vector; set by optim */
     int64_t use_offset_elems; /* grads of uses 1.. lie here, stride = padded block size; by optim */
 } Param;
 
@@ -94,13 +94,13 @@ typedef struct DataSource {
 
 typedef struct TrainSettings {
     DataSource data;
-    int64_t batch;        /* B: samples a microbatch */
-    int64_t microbatches; /* per step and replica */
+    int64_t batch;         /* B: samples a microbatch */
+    int64_t microbatches;  /* per step and replica */
     int64_t steps, epochs; /* -1: not given */
     int64_t seed;
-    double clip;          /* 0: off */
+    double clip; /* 0: off */
     Dtype dtype;
-    bool tf32;            /* factors of f32 products may be rounded to tf32 (CUDA) */
+    bool tf32; /* factors of f32 products may be rounded to tf32 (CUDA) */
     Optimizer optimizer;
     LrSchedule schedule;
 } TrainSettings;
@@ -108,14 +108,19 @@ typedef struct TrainSettings {
 typedef struct EvalSettings {
     DataSource data;
     int64_t batch;
-    int64_t every;      /* steps; 0: every epoch */
+    int64_t every; /* steps; 0: every epoch */
     bool present;
 } EvalSettings;
 
 typedef struct ParallelSettings {
     int64_t dp, tp, pp, vpp, bucket_bytes, zero;
-    const char *pipeline; /* "1f1b", "gpipe", ... */
-    const char *schedule_file;
+    const char *pipeline;      /* "1f1b", "gpipe", ... */
+    int64_t group;             /* interleaved: microbatches of a chunk in a row; 0: chosen */
+    const char *schedule_file; /* a table to import; its text and the place of the setting */
+    const char *schedule_text;
+    size_t schedule_bytes;
+    Span schedule_span;
+    bool any_order; /* backwards of an imported table need not ascend */
 } ParallelSettings;
 
 /* A setting that is part of the code: the executable explains how to rebuild when it is passed. */
@@ -134,16 +139,16 @@ struct Module {
     TypeTable *types;
     Sources *sources;
     Diag *diag;
-    const char *name;      /* of the model */
-    const char *file;      /* base name of model.it */
-    Target target;         /* set by the driver before the passes */
+    const char *name; /* of the model */
+    const char *file; /* base name of model.it */
+    Target target;    /* set by the driver before the passes */
     Param *param;
     int nparam, cap_param;
     ParamAlias *alias;
     int nalias, cap_alias;
     Graph **graph;
     int ngraph, cap_graph;
-    const char **scope;    /* interned paths, [0] = "" */
+    const char **scope; /* interned paths, [0] = "" */
     int nscope, cap_scope;
     TrainSettings train;
     EvalSettings eval;
@@ -153,21 +158,21 @@ struct Module {
     int nbuild, cap_build;
     Segment segment[SEGMENT_MAX];
     int nsegment;
-    int64_t flat_elems;    /* length of the parameter vector */
-    int64_t grad_elems;    /* flat_elems plus the buffers of later uses */
+    int64_t flat_elems;                 /* length of the parameter vector */
+    int64_t grad_elems;                 /* flat_elems plus the buffers of later uses */
     int64_t region_bytes[REGION_count]; /* set by place */
-    int nstate;            /* optimizer state vectors: set by optim */
-    int nstream;           /* random streams handed out so far */
+    int nstate;                         /* optimizer state vectors: set by optim */
+    int nstream;                        /* random streams handed out so far */
 };
 
 Module *module_new(Arena *arena, Sources *sources, Diag *diag);
-Scope module_scope(Module *m, const char *path);          /* interns */
+Scope module_scope(Module *m, const char *path); /* interns */
 const char *scope_path(const Module *m, Scope s);
-int module_add_param(Module *m, Param param);             /* returns its index */
+int module_add_param(Module *m, Param param); /* returns its index */
 void module_add_alias(Module *m, const char *name, int param);
 void module_add_build(Module *m, const char *key, const char *value);
 Graph *module_add_graph(Module *m, Graph *g);
 void module_set_graph(Module *m, const char *name, Graph *g); /* replaces the graph of that name */
-Graph *module_graph(const Module *m, const char *name);   /* NULL when absent */
+Graph *module_graph(const Module *m, const char *name);       /* NULL when absent */
 
 #endif

@@ -1,8 +1,9 @@
 /* table.h - the schedule: for every rank the list of tasks it executes in one step.
  *
- * Filled by a generator (schedule.c), proven (prove.c), placed, turned into the plan and dumped.
- * Microbatch, chunk and stage numbers start at 0; with V placement or vpp > 1 `chunk` is the
- * global chunk (= stage) and `local` the chunk's number on its rank.
+ * Filled by a generator or from a file (schedule_rows.c, schedule_import.c), completed with its
+ * messages (schedule_order.c), proven (prove.c), placed, turned into the plan and dumped.
+ * Microbatch, chunk and stage numbers start at 0; `chunk` is the global chunk (= stage), `local`
+ * the chunk's number on its rank.
  */
 #ifndef INFINIC_IR_TABLE_H
 #define INFINIC_IR_TABLE_H
@@ -14,14 +15,18 @@ typedef enum TaskKind {
     TASK_backward, /* input and weight gradients together */
     TASK_input,    /* input gradient alone */
     TASK_weight,   /* weight gradient alone */
-    TASK_update
+    TASK_update,
+    TASK_send,
+    TASK_recv
 } TaskKind;
 
 typedef struct Task {
     TaskKind kind;
-    int chunk, local; /* -1 for the update */
+    int chunk, local; /* -1 for the update; of a message: the chunk on this rank */
     int microbatch;   /* -1 for the update */
     bool first;       /* gradients are written, not added */
+    int slot;         /* compute tasks: which set of its chunk's activations it uses */
+    int message;      /* send, recv: index into Table.message */
 } Task;
 
 typedef struct RankTasks {
@@ -29,12 +34,38 @@ typedef struct RankTasks {
     int ntask;
 } RankTasks;
 
+/* What one chunk hands to another: activations forward, their gradients backward. */
+typedef struct ChunkEdge {
+    int from, to;  /* chunks, from < to */
+    bool gradient; /* something comes back */
+} ChunkEdge;
+
+typedef enum MessageKind { MESSAGE_activation, MESSAGE_gradient } MessageKind;
+
+/* One send with its receive. */
+typedef struct Message {
+    MessageKind kind;
+    int from, to; /* chunks; a gradient goes from the later to the earlier one */
+    int from_rank, to_rank;
+    int microbatch;
+    int slot; /* of the receiver, among the messages of this kind between these chunks */
+} Message;
+
 typedef struct Table {
     int ranks, chunks, microbatches;
+    int vpp;    /* chunks a rank */
+    int group;  /* interleaved: microbatches of a chunk that follow each other; else 0 */
+    int *home;  /* by chunk: its rank */
+    int *local; /* by chunk: its number on that rank */
+    ChunkEdge *edge;
+    int nedge;
+    Message *message; /* in the one order in which every rank posts its halves */
+    int nmessage;
     RankTasks *rank;
-    const char *pipeline;  /* "1f1b", ... */
-    const char *summary;   /* the line below the table: proof, makespan, bubble, peaks */
-    int peak_in_flight;    /* most forwards without their backward on rank 0 */
+    int *slots;           /* by chunk: sets of activations it needs */
+    const char *pipeline; /* "1f1b", "interleaved", ... */
+    const char *summary;  /* the line below the table: proof, makespan, bubble, peaks */
+    int peak_in_flight;   /* most forwards without their backward on rank 0 */
 } Table;
 
 #endif

@@ -89,6 +89,7 @@ const Setting text_setting[] = {
     FIELD("parallel.bucket_bytes", int64, parallel.bucket_bytes),
     FIELD("parallel.zero", int64, parallel.zero),
     FIELD("parallel.pipeline", string, parallel.pipeline),
+    FIELD("parallel.group", int64, parallel.group),
     FIELD("parallel.schedule_file", string, parallel.schedule_file),
     FIELD("checkpoint.prefix", string, checkpoint_prefix),
     FIELD("layout.flat_elems", int64, flat_elems),

@@ -19,6 +19,7 @@ typedef struct PassOptions {
     bool verify_passes; /* compare the graphs before and after each pass with the evaluator */
     bool time_passes;   /* print the time of each pass on stderr */
     bool print_locations;
+    bool schedule_only; /* nothing will run: layouts that can only be scheduled are fine */
     int64_t memory_limit_bytes; /* 0: none; else E024 */
     const char *dump;       /* pass name or "all": print the module after it */
     const char *stop_after; /* pass name: nothing after it runs */

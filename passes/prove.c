@@ -1,93 +1,54 @@
 /* prove.c - the proof of a schedule.
  *
- * Independent of the generators in schedule.c: it is given a table and asks whether a step that
- * follows it trains what it should, once, without waiting for itself. The happens-before graph has
- * a node a task and a node a message (a send and its receive are one event under rendezvous);
- * edges are program order and data. The order in which Kahn's algorithm removes the nodes is also
- * a simulation of the step: every task starts when all before it have ended.
+ * Independent of the generators and of the order of messages: it is given a table and asks whether
+ * a step that follows it trains what it should, once, without waiting for itself, for ever or for
+ * the wrong message. The happens-before graph has a node a task and a node a message: a send and
+ * its receive are one event, as under rendezvous. Its edges are the order of each rank's compute
+ * tasks, the order of each rank's messages, and data. Letting it happen is also a simulation.
  */
-#include "passes/schedule.h"
+#include "passes/prove.h"
+#include "passes/events.h"
 
 #include <inttypes.h>
 
 /* What a task computes for its (chunk, microbatch); backward gives both INPUT and WEIGHT. */
 enum { MADE_FORWARD, MADE_INPUT, MADE_WEIGHT, MADE_COUNT };
 
-typedef struct Event {
-    int rank; /* -1: a message */
-    double cost, start;
-    int waits; /* events before it that have not happened */
-    VEC(int) next;
-} Event;
-
-typedef struct Prover {
-    Arena *arena;
-    const Table *t;
-    Event *event;
-    int nevent, nedge;
-    int *made; /* event by chunk, microbatch and MADE_, -1 when none */
-} Prover;
-
 static int *made_at(const Prover *p, int chunk, int microbatch, int what) {
     return &p->made[(chunk * p->t->microbatches + microbatch) * MADE_COUNT + what];
 }
 
-static void add_edge(Prover *p, int from, int to) {
-    vec_push(p->arena, &p->event[from].next, to);
-    p->event[to].waits++;
-    p->nedge++;
-}
-
-/* Data from one event to another: through a message when they are on different ranks. */
-static void add_data(Prover *p, int from, int to) {
-    if (p->event[from].rank == p->event[to].rank) {
-        add_edge(p, from, to);
-        return;
-    }
-    int message = p->nevent++;
-    p->event[message].rank = -1;
-    add_edge(p, from, message);
-    add_edge(p, message, to);
-}
-
-static double task_cost(const ProveCosts *costs, TaskKind kind) {
-    switch (kind) {
-    case TASK_forward: return costs->forward;
-    case TASK_backward: return costs->backward;
-    case TASK_input: return costs->input;
-    case TASK_weight: return costs->weight;
-    case TASK_update: return 0;
-    }
-    return 0;
-}
-
-static const char *note_made(Prover *p, const Task *task, int what, int event) {
+/* The first of its kind in a chunk writes sums, the others add to them. */
+static const char *note_made(Prover *p, const Task *task, int what, int at) {
     int *slot = made_at(p, task->chunk, task->microbatch, what);
     if (*slot >= 0)
         return arena_printf(p->arena, "chunk %d computes microbatch %d twice", task->chunk,
                             task->microbatch);
-    *slot = event;
+    if (task->first != (p->count[task->chunk * MADE_COUNT + what]++ == 0))
+        return arena_printf(p->arena, "chunk %d: microbatch %d %s", task->chunk, task->microbatch,
+                            task->first ? "writes what others added to" : "adds to nothing");
+    *slot = at;
     return NULL;
 }
 
-static const char *note_task(Prover *p, int rank, const Task *task, int event) {
-    if (task->kind == TASK_update) return NULL;
-    if (task->chunk < 0 || task->chunk >= p->t->chunks || task->microbatch < 0 ||
-        task->microbatch >= p->t->microbatches)
+static const char *note_task(Prover *p, int rank, const Task *task, int at) {
+    const Table *t = p->t;
+    if (task->chunk < 0 || task->chunk >= t->chunks || task->microbatch < 0 ||
+        task->microbatch >= t->microbatches)
         return arena_printf(p->arena, "rank %d has a task of chunk %d, microbatch %d", rank,
                             task->chunk, task->microbatch);
-    if (task->first != (task->microbatch == 0))
-        return arena_printf(p->arena, "chunk %d: microbatch %d %s", task->chunk, task->microbatch,
-                            task->first ? "writes what others added to" : "adds to nothing");
+    if (t->home[task->chunk] != rank)
+        return arena_printf(p->arena, "chunk %d is on two ranks, %d and %d", task->chunk,
+                            t->home[task->chunk], rank);
     const char *why = NULL;
-    if (task->kind == TASK_forward) return note_made(p, task, MADE_FORWARD, event);
-    if (task->kind != TASK_weight) why = note_made(p, task, MADE_INPUT, event);
-    if (why == NULL && task->kind != TASK_input) why = note_made(p, task, MADE_WEIGHT, event);
+    if (task->kind == TASK_forward) return note_made(p, task, MADE_FORWARD, at);
+    if (task->kind != TASK_weight) why = note_made(p, task, MADE_INPUT, at);
+    if (why == NULL && task->kind != TASK_input) why = note_made(p, task, MADE_WEIGHT, at);
     return why;
 }
 
-/* Tasks become events in program order. */
-static const char *add_tasks(Prover *p, const ProveCosts *costs) {
+/* Compute tasks into `task`; messages are looked at later. */
+static const char *collect_tasks(Prover *p) {
     for (int r = 0; r < p->t->ranks; r++) {
         const RankTasks *rank = &p->t->rank[r];
         if (rank->ntask == 0) return arena_printf(p->arena, "rank %d never updates", r);
@@ -95,36 +56,24 @@ static const char *add_tasks(Prover *p, const ProveCosts *costs) {
             const Task *task = &rank->task[i];
             if ((task->kind == TASK_update) != (i == rank->ntask - 1))
                 return arena_printf(p->arena, "rank %d: the update is not its one last task", r);
-            int event = p->nevent++;
-            p->event[event].rank = r;
-            p->event[event].cost = task_cost(costs, task->kind);
-            if (i > 0) add_edge(p, event - 1, event);
-            const char *why = note_task(p, r, task, event);
+            if (task->kind == TASK_send || task->kind == TASK_recv) continue;
+            p->task[p->ntask] = (ProveTask){.task = task, .rank = r, .position = i};
+            const char *why = task->kind == TASK_update ? NULL : note_task(p, r, task, p->ntask);
             if (why != NULL) return why;
+            p->ntask++;
         }
     }
     return NULL;
 }
 
-/* Every forward has its backward, and each needs what SCHEDULES calls its needs. */
-static const char *add_needs(Prover *p) {
+static const char *check_complete(const Prover *p) {
     static const char *const name[] = {"forward", "input gradient", "weight gradient"};
     for (int c = 0; c < p->t->chunks; c++)
-        for (int m = 0; m < p->t->microbatches; m++) {
+        for (int m = 0; m < p->t->microbatches; m++)
             for (int what = 0; what < MADE_COUNT; what++)
                 if (*made_at(p, c, m, what) < 0)
                     return arena_printf(p->arena, "chunk %d has no %s of microbatch %d", c,
                                         name[what], m);
-            int forward = *made_at(p, c, m, MADE_FORWARD), input = *made_at(p, c, m, MADE_INPUT);
-            int weight = *made_at(p, c, m, MADE_WEIGHT);
-            if (p->event[forward].rank != p->event[input].rank ||
-                p->event[forward].rank != p->event[weight].rank)
-                return arena_printf(p->arena, "chunk %d is on two ranks", c);
-            add_data(p, forward, input);
-            if (weight != input) add_data(p, input, weight);
-            if (c > 0) add_data(p, *made_at(p, c - 1, m, MADE_FORWARD), forward);
-            if (c < p->t->chunks - 1) add_data(p, *made_at(p, c + 1, m, MADE_INPUT), input);
-        }
     return NULL;
 }
 
@@ -132,39 +81,147 @@ static const char *add_needs(Prover *p) {
 static const char *check_ascending(const Prover *p) {
     for (int c = 0; c < p->t->chunks; c++)
         for (int m = 1; m < p->t->microbatches; m++)
-            for (int what = 0; what < MADE_COUNT; what++)
+            for (int what = MADE_INPUT; what < MADE_COUNT; what++)
                 if (*made_at(p, c, m, what) < *made_at(p, c, m - 1, what))
-                    return arena_printf(p->arena,
-                                        "chunk %d: microbatch %d comes before microbatch %d", c, m,
-                                        m - 1);
+                    return arena_printf(
+                        p->arena,
+                        "chunk %d: the backward of microbatch %d comes before microbatch %d", c, m,
+                        m - 1);
     return NULL;
 }
 
-/* Runs the step: events in an order that respects all edges. Fails when some never happen. */
-static const char *simulate(Prover *p, Proof *proof) {
-    int *ready = ARENA_ARRAY(p->arena, int, p->nevent);
-    int nready = 0, done = 0;
-    double busy = 0;
-    for (int e = 0; e < p->nevent; e++)
-        if (p->event[e].waits == 0) ready[nready++] = e;
-    for (; done < nready; done++) {
-        const Event *event = &p->event[ready[done]];
-        double end = event->start + event->cost;
-        busy += event->cost;
-        if (end > proof->makespan) proof->makespan = end;
-        for (uint32_t k = 0; k < event->next.n; k++) {
-            Event *next = &p->event[event->next.data[k]];
-            if (end > next->start) next->start = end;
-            if (--next->waits == 0) ready[nready++] = event->next.data[k];
+int prove_producer(const Prover *p, const Message *m) {
+    return *made_at(p, m->from, m->microbatch,
+                    m->kind == MESSAGE_activation ? MADE_FORWARD : MADE_INPUT);
+}
+
+int prove_consumer(const Prover *p, const Message *m) {
+    return *made_at(p, m->to, m->microbatch,
+                    m->kind == MESSAGE_activation ? MADE_FORWARD : MADE_INPUT);
+}
+
+/* ---- what happens before what ------------------------------------------------------------- */
+
+static Events task_events(const Prover *p, const ScheduleCosts *costs, int more) {
+    Events g = events_new(p->arena, p->ntask + more + 1);
+    for (int e = 0; e < p->ntask; e++) {
+        events_add(&g, schedule_cost(costs, p->task[e].task));
+        if (e > 0 && p->task[e].rank == p->task[e - 1].rank) events_edge(&g, e - 1, e);
+    }
+    for (int c = 0; c < p->t->chunks; c++)
+        for (int m = 0; m < p->t->microbatches; m++) {
+            int input = *made_at(p, c, m, MADE_INPUT), weight = *made_at(p, c, m, MADE_WEIGHT);
+            events_edge(&g, *made_at(p, c, m, MADE_FORWARD), input);
+            if (weight != input) events_edge(&g, input, weight);
+        }
+    return g;
+}
+
+/* Handovers within a rank; with `between_ranks` those to another rank too, at no cost. */
+static void add_handovers(const Prover *p, Events *g, bool between_ranks) {
+    const Table *t = p->t;
+    for (int i = 0; i < t->nedge; i++) {
+        int from = t->edge[i].from, to = t->edge[i].to;
+        if (t->home[from] != t->home[to] && !between_ranks) continue;
+        for (int m = 0; m < t->microbatches; m++) {
+            events_edge(g, *made_at(p, from, m, MADE_FORWARD), *made_at(p, to, m, MADE_FORWARD));
+            if (t->edge[i].gradient)
+                events_edge(g, *made_at(p, to, m, MADE_INPUT), *made_at(p, from, m, MADE_INPUT));
         }
     }
-    if (done < p->nevent)
-        return arena_printf(p->arena, "%d of %d tasks and messages wait for each other",
-                            p->nevent - done, p->nevent);
+}
+
+static void add_messages(const Prover *p, Events *g, const ScheduleCosts *costs) {
+    const Table *t = p->t;
+    for (int i = 0; i < t->nmessage; i++) {
+        int event = events_add(g, costs->message);
+        events_edge(g, prove_producer(p, &t->message[i]), event);
+        events_edge(g, event, prove_consumer(p, &t->message[i]));
+    }
+    for (int r = 0; r < t->ranks; r++) {
+        int last = -1;
+        for (int i = 0; i < t->rank[r].ntask; i++) {
+            const Task *task = &t->rank[r].task[i];
+            if (task->kind != TASK_send && task->kind != TASK_recv) continue;
+            int event = p->ntask + task->message;
+            if (last >= 0) events_edge(g, last, event);
+            last = event;
+        }
+    }
+}
+
+static double makespan(const Events *g) {
+    double end = 0;
+    for (int e = 0; e < g->n; e++)
+        if (event_end(&g->event[e]) > end) end = event_end(&g->event[e]);
+    return end;
+}
+
+static double busy(const Prover *p, const Events *g) {
+    double sum = 0;
+    for (int e = 0; e < p->ntask; e++) sum += g->event[e].cost;
+    return sum;
+}
+
+/* "F2 of chunk 1 on rank 1", "the activation of microbatch 2 from rank 0 to rank 1". */
+static const char *event_text(const Prover *p, int event) {
+    static const char letter[] = {
+        [TASK_forward] = 'F', [TASK_backward] = 'B', [TASK_input] = 'I', [TASK_weight] = 'W'};
+    if (event >= p->ntask) {
+        const Message *m = &p->t->message[event - p->ntask];
+        return arena_printf(p->arena, "the %s of microbatch %d from rank %d to rank %d",
+                            m->kind == MESSAGE_activation ? "activation" : "gradient",
+                            m->microbatch, m->from_rank, m->to_rank);
+    }
+    const ProveTask *at = &p->task[event];
+    if (at->task->kind == TASK_update)
+        return arena_printf(p->arena, "the update of rank %d", at->rank);
+    return arena_printf(p->arena, "%c%d of chunk %d on rank %d", letter[at->task->kind],
+                        at->task->microbatch, at->task->chunk, at->rank);
+}
+
+enum { CYCLE_SHOWN = 8 };
+
+static const char *cycle_text(const Prover *p, const Events *g, int stuck) {
+    int *cycle = ARENA_ARRAY(p->arena, int, g->n + 1);
+    int n = events_cycle(g, cycle);
+    const char *text = arena_printf(p->arena, "%d of %d tasks and messages wait for each other: %s",
+                                    stuck, g->n, event_text(p, cycle[0]));
+    for (int i = 1; i <= n; i++) {
+        if (i >= CYCLE_SHOWN && i < n) continue;
+        text = arena_printf(p->arena, "%s waits for %s%s", text,
+                            i == n && n > CYCLE_SHOWN ? ".. waits for " : "",
+                            event_text(p, cycle[i % n]));
+        if (i < n) text = arena_printf(p->arena, "%s, which", text);
+    }
+    return text;
+}
+
+/* Compute tasks alone, messages at no cost. */
+static const char *run_tasks(Prover *p, const ScheduleCosts *costs, Proof *proof) {
+    Events g = task_events(p, costs, 0);
+    add_handovers(p, &g, true);
+    int stuck = events_run(&g);
+    if (stuck > 0) return cycle_text(p, &g, stuck);
+    proof->makespan = makespan(&g);
     double whole = proof->makespan * p->t->ranks;
-    proof->bubble = whole > 0 ? 1 - busy / whole : 0;
+    proof->bubble = whole > 0 ? 1 - busy(p, &g) / whole : 0;
     return NULL;
 }
+
+static const char *run_all(Prover *p, const ScheduleCosts *costs, Proof *proof) {
+    Events g = task_events(p, costs, p->t->nmessage);
+    add_handovers(p, &g, false);
+    add_messages(p, &g, costs);
+    int stuck = events_run(&g);
+    if (stuck > 0) return cycle_text(p, &g, stuck);
+    proof->makespan_queued = makespan(&g);
+    proof->nodes = g.n;
+    proof->edges = g.edges;
+    return NULL;
+}
+
+/* ---- the whole ---------------------------------------------------------------------------- */
 
 static int peak_in_flight(const RankTasks *rank) {
     int now = 0, peak = 0;
@@ -177,89 +234,60 @@ static int peak_in_flight(const RankTasks *rank) {
     return peak;
 }
 
-const char *prove_table(Arena *arena, const Table *t, const ProveCosts *costs, Proof *proof) {
-    *proof = (Proof){0};
+static const char *check_header(Arena *arena, const Table *t) {
     if (t->ranks < 1 || t->chunks < 1 || t->microbatches < 1) return "the table is empty";
-    Prover p = {.arena = arena, .t = t};
-    int ntask = 0;
-    for (int r = 0; r < t->ranks; r++) ntask += t->rank[r].ntask;
+    for (int c = 0; c < t->chunks; c++)
+        if (t->home[c] < 0 || t->home[c] >= t->ranks)
+            return arena_printf(arena, "chunk %d is on rank %d of %d", c, t->home[c], t->ranks);
+    for (int i = 0; i < t->nedge; i++)
+        if (t->edge[i].from < 0 || t->edge[i].from >= t->edge[i].to || t->edge[i].to >= t->chunks)
+            return arena_printf(arena, "chunk %d hands over to chunk %d", t->edge[i].from,
+                                t->edge[i].to);
+    return NULL;
+}
+
+static Prover prover_new(Arena *arena, const Table *t) {
+    int most = 0;
+    for (int r = 0; r < t->ranks; r++) most += t->rank[r].ntask;
     size_t nmade = (size_t)t->chunks * (size_t)t->microbatches * MADE_COUNT;
-    p.event = ARENA_ARRAY(arena, Event, (size_t)ntask + nmade); /* at most two messages a unit */
-    p.made = ARENA_ARRAY(arena, int, nmade);
+    Prover p = {.arena = arena,
+                .t = t,
+                .task = ARENA_ARRAY(arena, ProveTask, most + 1),
+                .made = ARENA_ARRAY(arena, int, nmade),
+                .count = ARENA_ARRAY(arena, int, t->chunks *MADE_COUNT)};
     for (size_t i = 0; i < nmade; i++) p.made[i] = -1;
-    const char *why = add_tasks(&p, costs);
-    if (why == NULL) why = add_needs(&p);
-    if (why == NULL) why = check_ascending(&p);
-    if (why == NULL) why = simulate(&p, proof);
-    proof->nodes = p.nevent;
-    proof->edges = p.nedge;
-    proof->peak = ARENA_ARRAY(arena, int, t->ranks);
-    for (int r = 0; r < t->ranks; r++) proof->peak[r] = peak_in_flight(&t->rank[r]);
-    proof->peak_first = proof->peak[0];
+    return p;
+}
+
+static const char *prove_compute(Prover *p, const ScheduleCosts *costs, bool any_order,
+                                 Proof *proof) {
+    const char *why = collect_tasks(p);
+    if (why == NULL) why = check_complete(p);
+    if (why == NULL && !any_order) why = check_ascending(p);
+    if (why == NULL) why = run_tasks(p, costs, proof);
     return why;
 }
 
-/* ---- conservation in the graphs --------------------------------------------------------- */
-
-static int count_outputs(const Graph *g, Role role, int index, int use) {
-    int n = 0;
-    for (int i = 0; i < g->nout; i++)
-        n += g->out_port[i].role == role && g->out_port[i].index == index &&
-             g->out_port[i].use == use;
-    return n;
+const char *prove_tasks(Arena *arena, const Table *t, const ScheduleCosts *costs, bool any_order,
+                        Proof *proof) {
+    *proof = (Proof){0};
+    const char *why = check_header(arena, t);
+    if (why != NULL) return why;
+    Prover p = prover_new(arena, t);
+    return prove_compute(&p, costs, any_order, proof);
 }
 
-static const char *prove_gradients(Arena *arena, const Module *m, const Graph *g) {
-    for (int i = 0; i < g->nnode; i++)
-        if (g->node[i]->phase > PHASE_W)
-            return arena_printf(arena, "node %d of %s is in neither forward nor backward", i,
-                                g->name);
-    for (int i = 0; i < m->nparam; i++)
-        for (int use = 0; use < m->param[i].uses; use++)
-            if (count_outputs(g, ROLE_grad, i, use) != 1)
-                return arena_printf(arena, "%s: use %d of parameter '%s' has %d gradients", g->name,
-                                    use, m->param[i].name, count_outputs(g, ROLE_grad, i, use));
-    return NULL;
-}
-
-/* Segments follow each other without a gap, blocks lie in their segment and do not overlap. */
-static const char *prove_layout(Arena *arena, const Module *m) {
-    int64_t at = 0;
-    for (int s = 0; s < m->nsegment; s++) {
-        if (m->segment[s].offset_elems != at)
-            return arena_printf(arena, "segment %d does not begin at %" PRId64, s, at);
-        at += m->segment[s].elems;
-    }
-    if (at != m->flat_elems) return "the segments do not cover the parameter vector";
-    for (int i = 0; i < m->nparam; i++) {
-        const Param *p = &m->param[i];
-        int64_t end = p->offset_elems + type_elems(m->types, p->type);
-        const Segment *s = &m->segment[p->segment];
-        if (p->offset_elems < s->offset_elems || end > s->offset_elems + s->elems)
-            return arena_printf(arena, "parameter '%s' lies outside its segment", p->name);
-        for (int k = 0; k < i; k++) {
-            const Param *q = &m->param[k];
-            if (q->offset_elems < end &&
-                p->offset_elems < q->offset_elems + type_elems(m->types, q->type))
-                return arena_printf(arena, "parameters '%s' and '%s' overlap", q->name, p->name);
-        }
-    }
-    return NULL;
-}
-
-const char *prove_module(Arena *arena, const Module *m) {
-    static const char *const graphs[] = {"train", "train.add"};
-    const char *why = NULL;
-    for (size_t k = 0; k < sizeof graphs / sizeof *graphs && why == NULL; k++) {
-        const Graph *g = module_graph(m, graphs[k]);
-        if (g != NULL) why = prove_gradients(arena, m, g);
-    }
-    const Graph *update = module_graph(m, "update");
-    if (why == NULL && update != NULL) {
-        why = prove_layout(arena, m);
-        for (int s = 0; s < m->nsegment && why == NULL; s++)
-            if (count_outputs(update, ROLE_flat_weight, s, 0) != 1)
-                why = arena_printf(arena, "segment %d is not updated once", s);
-    }
+const char *prove_table(Arena *arena, const Table *t, const ScheduleCosts *costs, bool any_order,
+                        Proof *proof) {
+    *proof = (Proof){0};
+    const char *why = check_header(arena, t);
+    if (why != NULL) return why;
+    Prover p = prover_new(arena, t);
+    why = prove_compute(&p, costs, any_order, proof);
+    if (why == NULL) why = prove_messages(&p, proof);
+    if (why == NULL) why = run_all(&p, costs, proof);
+    if (why == NULL) why = prove_slots(&p);
+    proof->peak = ARENA_ARRAY(arena, int, t->ranks);
+    for (int r = 0; r < t->ranks; r++) proof->peak[r] = peak_in_flight(&t->rank[r]);
     return why;
 }

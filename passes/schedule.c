@@ -1,13 +1,10 @@
 /* schedule.c - the task table of every rank.
  *
- * Reads   parallel.pipeline, parallel.pp, train.microbatches.
+ * Reads   the section parallel, train.microbatches.
  * Writes  the context's Table, with the proof's summary line.
  * Keeps   all graphs.
- * Why     one table, filled by a generator and walked by the runtime: strategies differ only in how
- *         they fill it, and prove.c checks every one of them in the same way.
- *
- * A row of the generators is a list of compute tasks. Backwards are ascending in every strategy, so
- * that gradients add up in one order whatever the strategy.
+ * Why     one table, filled by a generator or a file and walked by the runtime: strategies differ
+ *         only in how they fill it, and prove.c checks every one of them in the same way.
  */
 #include "passes/schedule.h"
 
@@ -16,79 +13,6 @@
 
 #include <inttypes.h>
 #include <string.h>
-
-typedef struct Row {
-    Arena *arena;
-    int rank;
-    VEC(Task) tasks;
-} Row;
-
-static void emit(Row *row, TaskKind kind, int microbatch) {
-    Task t = {.kind = kind, .chunk = row->rank, .microbatch = microbatch, .first = microbatch == 0};
-    vec_push(row->arena, &row->tasks, t);
-}
-
-static void emit_update(Row *row) {
-    Task t = {.kind = TASK_update, .chunk = -1, .local = -1, .microbatch = -1};
-    vec_push(row->arena, &row->tasks, t);
-}
-
-/* All forwards, then all backwards. */
-static void fill_gpipe(Row *row, int p, int n) {
-    (void)p;
-    for (int m = 0; m < n; m++) emit(row, TASK_forward, m);
-    for (int m = 0; m < n; m++) emit(row, TASK_backward, m);
-}
-
-/* Warm-up, then one forward and one backward in turn, then the rest. The clamp of the warm-up lets
- * fewer microbatches than ranks run. */
-static void fill_1f1b(Row *row, int p, int n) {
-    int warm = p - 1 - row->rank < n ? p - 1 - row->rank : n;
-    for (int m = 0; m < warm; m++) emit(row, TASK_forward, m);
-    for (int k = 0; k < n - warm; k++) {
-        emit(row, TASK_forward, warm + k);
-        emit(row, TASK_backward, k);
-    }
-    for (int m = n - warm; m < n; m++) emit(row, TASK_backward, m);
-}
-
-static const struct {
-    const char *name;
-    void (*fill)(Row *row, int p, int n);
-} generators[] = {{"1f1b", fill_1f1b}, {"gpipe", fill_gpipe}};
-
-Table *schedule_make(Arena *arena, const char *pipeline, int p, int n) {
-    for (size_t k = 0; k < sizeof generators / sizeof *generators; k++) {
-        if (strcmp(generators[k].name, pipeline) != 0) continue;
-        Table *t = ARENA_NEW(arena, Table);
-        *t = (Table){.ranks = p, .chunks = p, .microbatches = n, .pipeline = generators[k].name};
-        t->rank = ARENA_ARRAY(arena, RankTasks, p);
-        for (int r = 0; r < p; r++) {
-            Row row = {.arena = arena, .rank = r};
-            generators[k].fill(&row, p, n);
-            emit_update(&row);
-            t->rank[r] = (RankTasks){.task = row.tasks.data, .ntask = (int)row.tasks.n};
-        }
-        return t;
-    }
-    return NULL;
-}
-
-const char *schedule_row(Arena *arena, const RankTasks *rank) {
-    static const char letter[] = {
-        [TASK_forward] = 'F', [TASK_backward] = 'B', [TASK_input] = 'I', [TASK_weight] = 'W'};
-    char *text = arena_alloc(arena, (size_t)rank->ntask * 32 + 1);
-    size_t used = 0;
-    for (int i = 0; i < rank->ntask; i++) {
-        const Task *t = &rank->task[i];
-        if (t->kind == TASK_update) continue;
-        used += (size_t)snprintf(text + used, 32, "%s%c%d_%d", used > 0 ? " " : "", letter[t->kind],
-                                 t->microbatch, t->local);
-    }
-    return text;
-}
-
-/* ---- the pass --------------------------------------------------------------------------- */
 
 /* 124439808 as "124,439,808". */
 static const char *with_commas(Arena *arena, int64_t value) {
@@ -109,48 +33,117 @@ static int64_t count_logical_elems(const Module *m) {
     return total;
 }
 
+static const char *numbers(Arena *a, const int *value, int n) {
+    const char *text = "";
+    for (int i = 0; i < n; i++) text = arena_printf(a, "%s%s%d", text, i > 0 ? " " : "", value[i]);
+    return text;
+}
+
+static const ScheduleCosts unit = {.forward = 1, .backward = 2, .input = 1, .weight = 1};
+
+/* What a rank would need without waiting. */
+static double ideal_makespan(const Table *t) {
+    return (unit.forward + unit.backward) * t->vpp * t->microbatches;
+}
+
 static const char *summarize(const Module *m, const Table *t, const Proof *proof) {
     Arena *a = m->arena;
-    const char *peaks = "";
-    for (int r = 0; r < t->ranks; r++)
-        peaks = arena_printf(a, "%s%s%d", peaks, r > 0 ? " " : "", proof->peak[r]);
-    double ideal = 3.0 * t->microbatches;
+    const char *messages =
+        t->ranks == 1 ? ""
+                      : arena_printf(a, ", recv slots %s", numbers(a, proof->received, t->ranks));
     return arena_printf(a,
-                        "%dx%dx%d %s: acyclic (%d nodes, %d edges), makespan %.1f (ideal %.1f), "
-                        "bubble %.1f %%, peak chunks %s, parameters %s in %d blocks",
-                        t->ranks, t->chunks / t->ranks, t->microbatches, t->pipeline, proof->nodes,
-                        proof->edges, proof->makespan, ideal, 100 * proof->bubble, peaks,
+                        "%dx%dx%d %s: acyclic (%d nodes, %d edges), %smakespan %.1f (ideal %.1f), "
+                        "bubble %.1f %%, peak chunks %s%s, parameters %s in %d blocks",
+                        t->ranks, t->vpp, t->microbatches, t->pipeline, proof->nodes, proof->edges,
+                        t->ranks == 1 ? "" : "FIFO ok, ", proof->makespan, ideal_makespan(t),
+                        100 * proof->bubble, numbers(a, proof->peak, t->ranks), messages,
                         with_commas(a, count_logical_elems(m)), m->nparam);
 }
 
 /* One rank runs with one set of activations; a schedule that keeps more is refused. */
-static bool check_in_flight(Module *m, const Table *t) {
-    if (t->ranks > 1 || t->peak_in_flight == 1) return true;
-    DiagRef ref = diag_error(m->diag, E020, (Span){0},
+static bool check_in_flight(const PassContext *ctx, const Table *t) {
+    if (t->peak_in_flight == 1 || ctx->options->schedule_only) return true;
+    DiagRef ref = diag_error(ctx->mod->diag, E020, (Span){0},
                              "pipeline '%s' on one rank keeps %d microbatches in flight, this "
                              "version keeps one",
                              t->pipeline, t->peak_in_flight);
-    diag_hint(m->diag, ref, "parallel.pipeline = \"1f1b\" gives the same results");
+    diag_hint(ctx->mod->diag, ref, "parallel.pipeline = \"1f1b\" gives the same results");
     return false;
+}
+
+/* Layouts that can be scheduled but not run yet. */
+static bool check_ranks(const PassContext *ctx, const Table *t) {
+    if (t->chunks == 1 || ctx->options->schedule_only) return true;
+    DiagRef ref = diag_error(ctx->mod->diag, E020, (Span){0},
+                             "pp = %d, vpp = %d: this version runs on one rank with one chunk",
+                             t->ranks, t->vpp);
+    diag_hint(ctx->mod->diag, ref, "--dump-schedule prints the table and its proof");
+    return false;
+}
+
+/* "1, 2, 4": the groups that run. */
+static const char *legal_groups(Arena *a, int ranks, int microbatches) {
+    const char *text = "";
+    for (int group = 1; group <= microbatches; group++)
+        if (schedule_group_runs(ranks, microbatches, group))
+            text = arena_printf(a, "%s%s%d", text, *text != '\0' ? ", " : "", group);
+    return text;
+}
+
+static bool check_group(Module *m, const ScheduleShape *s) {
+    if (s->group == 0 || schedule_group_runs(s->ranks, s->microbatches, s->group)) return true;
+    DiagRef ref = diag_error(m->diag, E020, (Span){0},
+                             "a group of %d cannot run with pp = %d and %d microbatches", s->group,
+                             s->ranks, s->microbatches);
+    diag_hint(m->diag, ref, "groups that can: %s",
+              legal_groups(m->arena, s->ranks, s->microbatches));
+    return false;
+}
+
+static Table *generate(PassContext *ctx, const ScheduleShape *shape) {
+    Module *m = ctx->mod;
+    if (!check_group(m, shape)) return NULL;
+    Table *t = schedule_make(m->arena, shape, &unit);
+    if (t != NULL) return t;
+    DiagRef ref =
+        diag_error(m->diag, E020, (Span){0}, "pipeline '%s' with vpp = %d has no schedule",
+                   shape->pipeline, shape->vpp);
+    diag_hint(m->diag, ref, "1f1b takes any vpp, gpipe and zb-h1 need vpp = 1, zb-v needs vpp = 2");
+    return NULL;
+}
+
+static Table *import(PassContext *ctx, const ScheduleShape *shape) {
+    Module *m = ctx->mod;
+    const ParallelSettings *p = &m->parallel;
+    const char *why = NULL;
+    Table *t = schedule_import(m->arena, p->schedule_text, p->schedule_bytes, shape, &why);
+    Proof proof;
+    if (t != NULL) {
+        /* before messages are added: what makes a table impossible is said of its own tasks */
+        why = prove_tasks(m->arena, t, &unit, p->any_order, &proof);
+        if (why == NULL && !schedule_complete(m->arena, t, &unit)) why = "its tasks cannot run";
+    }
+    if (why == NULL) return t;
+    diag_error(m->diag, E020, p->schedule_span, "%s: %s", p->schedule_file, why);
+    return NULL;
 }
 
 bool pass_schedule(PassContext *ctx) {
     Module *m = ctx->mod;
-    const char *pipeline = m->parallel.pipeline != NULL ? m->parallel.pipeline : "1f1b";
-    Table *t = schedule_make(m->arena, pipeline, (int)m->parallel.pp, (int)m->train.microbatches);
-    if (t == NULL) {
-        DiagRef ref = diag_error(m->diag, E020, (Span){0},
-                                 "pipeline '%s' cannot be scheduled by this version", pipeline);
-        diag_hint(m->diag, ref, "the pipelines are 1f1b and gpipe");
-        return false;
-    }
-    const ProveCosts unit = {.forward = 1, .backward = 2, .input = 1, .weight = 1};
+    const ParallelSettings *p = &m->parallel;
+    ScheduleShape shape = {.pipeline = p->pipeline != NULL ? p->pipeline : "1f1b",
+                           .ranks = (int)p->pp,
+                           .vpp = (int)p->vpp,
+                           .microbatches = (int)m->train.microbatches,
+                           .group = (int)p->group};
+    Table *t = p->schedule_file != NULL ? import(ctx, &shape) : generate(ctx, &shape);
+    if (t == NULL) return false;
     Proof proof = {0};
-    const char *why = prove_table(m->arena, t, &unit, &proof);
+    const char *why = prove_table(m->arena, t, &unit, p->any_order, &proof);
     if (why == NULL) why = prove_module(ctx->scratch, m);
     if (why != NULL) panic_graph(NULL, (Span){0}, "schedule: %s", why);
-    t->peak_in_flight = proof.peak_first;
+    t->peak_in_flight = proof.peak[0];
     t->summary = summarize(m, t, &proof);
     ctx->table = t;
-    return check_in_flight(m, t);
+    return check_ranks(ctx, t) && check_in_flight(ctx, t);
 }

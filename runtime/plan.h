@@ -165,15 +165,28 @@ typedef enum PlanTaskKind {
     PTASK_input,
     PTASK_weight,
     PTASK_update,
+    PTASK_send,
+    PTASK_recv,
 } PlanTaskKind;
 
 typedef struct PlanTask {
     uint8_t kind;        /* PlanTaskKind */
-    int16_t chunk;       /* global; -1 for the update */
-    int16_t local;       /* on its rank; -1 for the update */
+    int32_t chunk;       /* global; -1 for the update */
+    int32_t local;       /* on its rank; -1 for the update */
     int32_t microbatch;  /* -1 for the update */
     uint32_t program;    /* index into Plan.chunk */
+    int32_t slot;        /* which set of its chunk's activations */
+    int32_t message;     /* send, recv: index into Plan.message */
 } PlanTask;
+
+/* What one rank sends and another receives: activations, or a gradient on its way back. */
+typedef struct PlanMessage {
+    uint8_t gradient;
+    int32_t from, to; /* chunks */
+    int32_t from_rank, to_rank;
+    int32_t microbatch;
+    int32_t slot; /* of the receiver */
+} PlanMessage;
 
 typedef struct PlanRank {
     uint32_t task, ntask; /* into Plan.task */
@@ -330,6 +343,8 @@ typedef struct Plan {
     const PlanChunk *chunk;
     uint32_t nchunk;
     const PlanTask *task;
+    const PlanMessage *message; /* in the order in which every rank posts its halves */
+    uint32_t nmessage;
     const PlanProgram *program; /* [0] train, [1] eval */
     uint32_t nprogram;
     PlanTrain train;

@@ -11,32 +11,39 @@
 
 #include "runtime/json.h"
 
-/* Start and length of every task in unit slots. */
+/* Start and length of every task in unit slots; messages take none. */
 typedef struct Timeline {
     const Plan *plan;
-    int ranks;
+    int ranks, chunks;
     int64_t *start; /* by index into Plan.task */
+    int64_t *index; /* task_at */
     int64_t end;    /* of the last one, without updates */
 } Timeline;
 
 static const char letters[] = {'F', 'B', 'I', 'W', 'U'};
-static const int64_t costs[] = {1, 2, 1, 1, 0};
-static const char *const kind_names[] = {"forward", "backward", "input", "weight", "update"};
+static const int64_t costs[] = {1, 2, 1, 1, 0, 0, 0};
+static const char *const kind_names[] = {"forward", "backward", "input", "weight",
+                                         "update",  "send",     "recv"};
+
+static bool is_compute(const PlanTask *task) { return task->kind < PTASK_update; }
+static bool is_message(const PlanTask *task) { return task->kind > PTASK_update; }
 
 static const PlanRank *rank_of(const Timeline *t, int rank) {
     return &t->plan->program[0].rank[rank];
 }
 
+/* Where (chunk, microbatch) finds its task of a kind; -1: nowhere. */
+static int64_t *task_at(const Timeline *t, PlanTaskKind kind, int chunk, int microbatch) {
+    const PlanProgram *train = &t->plan->program[0];
+    return &t->index[((int64_t)chunk * train->microbatches + microbatch) * PTASK_update + kind];
+}
+
 /* The end of the task of this kind, chunk and microbatch; -1 while unknown, 0 when absent. */
 static int64_t end_of(const Timeline *t, PlanTaskKind kind, int chunk, int microbatch) {
-    for (int r = 0; r < t->ranks; r++)
-        for (uint32_t i = 0; i < rank_of(t, r)->ntask; i++) {
-            uint32_t at = rank_of(t, r)->task + i;
-            const PlanTask *task = &t->plan->task[at];
-            if (task->kind == kind && task->chunk == chunk && task->microbatch == microbatch)
-                return t->start[at] < 0 ? -1 : t->start[at] + costs[kind];
-        }
-    return 0;
+    if (chunk < 0 || chunk >= t->chunks) return 0;
+    int64_t at = *task_at(t, kind, chunk, microbatch);
+    if (at < 0) return 0;
+    return t->start[at] < 0 ? -1 : t->start[at] + costs[kind];
 }
 
 /* When the inputs of a task are there; -1 while one is unknown. */
@@ -52,7 +59,9 @@ static int64_t ready_at(const Timeline *t, const PlanTask *task) {
         need[2] = end_of(t, PTASK_input, chunk + 1, m);
         break;
     case PTASK_weight: need[0] = end_of(t, PTASK_input, chunk, m); break;
-    case PTASK_update: break;
+    case PTASK_update:
+    case PTASK_send:
+    case PTASK_recv: break;
     }
     int64_t ready = 0;
     for (int i = 0; i < 3; i++) {
@@ -86,17 +95,33 @@ static InfCode simulate(InfError *e, Timeline *t, uint32_t *next, int64_t *clock
     return INF_OK;
 }
 
+static void fill_index(Timeline *t, size_t units) {
+    for (size_t i = 0; i < units; i++) t->index[i] = -1;
+    for (int r = 0; r < t->ranks; r++)
+        for (uint32_t i = 0; i < rank_of(t, r)->ntask; i++) {
+            int64_t at = rank_of(t, r)->task + i;
+            const PlanTask *task = &t->plan->task[at];
+            if (is_compute(task))
+                *task_at(t, (PlanTaskKind)task->kind, task->chunk, task->microbatch) = at;
+        }
+}
+
 static InfCode timeline_open(InfError *e, const Plan *plan, Timeline *t) {
-    *t = (Timeline){.plan = plan, .ranks = plan->dp * plan->tp * plan->pp};
+    *t = (Timeline){
+        .plan = plan, .ranks = plan->dp * plan->tp * plan->pp, .chunks = plan->pp * plan->vpp};
+    size_t units = (size_t)t->chunks * (size_t)plan->program[0].microbatches * PTASK_update;
     uint32_t total = 0;
     for (int r = 0; r < t->ranks; r++) {
         uint32_t end = rank_of(t, r)->task + rank_of(t, r)->ntask;
         total = end > total ? end : total;
     }
     t->start = malloc((total + 1) * sizeof *t->start);
+    t->index = malloc((units + 1) * sizeof *t->index);
     uint32_t *next = calloc((size_t)t->ranks + 1, sizeof *next);
     int64_t *clock = calloc((size_t)t->ranks + 1, sizeof *clock);
-    InfCode code = t->start && next && clock ? INF_OK : inf_fail(e, INF_IO, "out of memory");
+    bool have = t->start && t->index && next && clock;
+    InfCode code = have ? INF_OK : inf_fail(e, INF_IO, "out of memory");
+    if (code == INF_OK) fill_index(t, units);
     for (uint32_t i = 0; code == INF_OK && i < total; i++) t->start[i] = -1;
     if (code == INF_OK) code = simulate(e, t, next, clock);
     free(next);
@@ -114,34 +139,80 @@ static void cell_text(const Plan *plan, const PlanTask *task, char *out, size_t 
         snprintf(out, bytes, "%c%d", letters[task->kind], task->microbatch);
 }
 
-static void print_table(const Timeline *t, FILE *out) {
+static const PlanMessage *message_of(const Timeline *t, const PlanTask *task) {
+    return &t->plan->message[task->message];
+}
+
+/* "sendF": an activation, "recvB": a gradient. */
+static const char *type_text(const Timeline *t, const PlanTask *task, char text[16]) {
+    snprintf(text, 16, "%s%s", kind_names[task->kind],
+             !is_message(task)               ? ""
+             : message_of(t, task)->gradient ? "B"
+                                             : "F");
+    return text;
+}
+
+static void print_row(const Timeline *t, int rank, uint32_t step, FILE *out) {
+    uint32_t at = rank_of(t, rank)->task + step;
+    const PlanTask *task = &t->plan->task[at];
+    char type[16];
+    type_text(t, task, type);
+    if (task->kind == PTASK_update)
+        fprintf(out, "%4u %4d %-8s %10s %5s %5s %5s %4lld\n", step, rank, type, "-", "-", "-", "-",
+                (long long)t->start[at]);
+    else if (is_message(task))
+        fprintf(out, "%4u %4d %-8s %10d %5d %5d %5d    - %s rank %d\n", step, rank, type,
+                task->microbatch, task->chunk, task->local, task->chunk,
+                task->kind == PTASK_send ? "to" : "from",
+                task->kind == PTASK_send ? message_of(t, task)->to_rank
+                                         : message_of(t, task)->from_rank);
+    else
+        fprintf(out, "%4u %4d %-8s %10d %5d %5d %5d %4lld\n", step, rank, type, task->microbatch,
+                task->chunk, task->local, task->chunk, (long long)t->start[at]);
+}
+
+static int cell_width(const Timeline *t) {
     char cell[32];
+    size_t width = 1;
+    for (int r = 0; r < t->ranks; r++)
+        for (uint32_t i = 0; i < rank_of(t, r)->ntask; i++) {
+            const PlanTask *task = &t->plan->task[rank_of(t, r)->task + i];
+            if (is_message(task)) continue;
+            cell_text(t->plan, task, cell, sizeof cell);
+            width = strlen(cell) > width ? strlen(cell) : width;
+        }
+    return (int)width;
+}
+
+/* A row a rank, a column a slot; what takes two slots goes on as "-". */
+static void print_grid(const Timeline *t, FILE *out) {
+    char cell[32];
+    int width = cell_width(t);
     for (int r = 0; r < t->ranks; r++) {
         fprintf(out, "r%-3d", r);
         int64_t clock = 0;
         for (uint32_t i = 0; i < rank_of(t, r)->ntask; i++) {
             uint32_t at = rank_of(t, r)->task + i;
             const PlanTask *task = &t->plan->task[at];
-            for (; clock < t->start[at]; clock++) fputs(" .", out);
+            if (is_message(task)) continue;
+            for (; clock < t->start[at]; clock++) fprintf(out, " %-*s", width, ".");
             cell_text(t->plan, task, cell, sizeof cell);
-            fprintf(out, " %s", cell);
-            clock = t->start[at] + costs[task->kind];
+            if (task->kind == PTASK_update)
+                fprintf(out, " %s", cell);
+            else
+                fprintf(out, " %-*s", width, cell);
+            for (clock++; clock < t->start[at] + costs[task->kind]; clock++)
+                fprintf(out, " %-*s", width, "-");
         }
         fputc('\n', out);
     }
+}
+
+static void print_table(const Timeline *t, FILE *out) {
+    print_grid(t, out);
     fputs("\nstep rank type     microbatch chunk local stage slot\n", out);
     for (int r = 0; r < t->ranks; r++)
-        for (uint32_t i = 0; i < rank_of(t, r)->ntask; i++) {
-            uint32_t at = rank_of(t, r)->task + i;
-            const PlanTask *task = &t->plan->task[at];
-            if (task->kind == PTASK_update)
-                fprintf(out, "%4u %4d %-8s %10s %5s %5s %5s %4lld\n", i, r, kind_names[task->kind],
-                        "-", "-", "-", "-", (long long)t->start[at]);
-            else
-                fprintf(out, "%4u %4d %-8s %10d %5d %5d %5d %4lld\n", i, r, kind_names[task->kind],
-                        task->microbatch, task->chunk, task->local, task->chunk,
-                        (long long)t->start[at]);
-        }
+        for (uint32_t i = 0; i < rank_of(t, r)->ntask; i++) print_row(t, r, i, out);
     if (t->plan->schedule_summary) fprintf(out, "\n%s\n", t->plan->schedule_summary);
 }
 
@@ -150,13 +221,31 @@ static void print_csv(const Timeline *t, FILE *out) {
         bool first = true;
         for (uint32_t i = 0; i < rank_of(t, r)->ntask; i++) {
             const PlanTask *task = &t->plan->task[rank_of(t, r)->task + i];
-            if (task->kind == PTASK_update) continue;
+            if (!is_compute(task)) continue;
             fprintf(out, "%s%d%c%d", first ? "" : ",", task->chunk, letters[task->kind],
                     task->microbatch);
             first = false;
         }
         fputc('\n', out);
     }
+}
+
+static void put_task(InfJson *j, const Timeline *t, uint32_t at) {
+    const PlanTask *task = &t->plan->task[at];
+    char type[16];
+    inf_json_put_text(j, "type", type_text(t, task, type));
+    inf_json_put_int(j, "microbatch", task->microbatch);
+    inf_json_put_int(j, "chunk", task->chunk);
+    inf_json_put_int(j, "local", task->local);
+    if (is_message(task)) {
+        const PlanMessage *m = message_of(t, task);
+        bool sends = task->kind == PTASK_send;
+        inf_json_put_int(j, sends ? "to_rank" : "from_rank", sends ? m->to_rank : m->from_rank);
+        inf_json_put_int(j, sends ? "to_chunk" : "from_chunk", sends ? m->to : m->from);
+        return;
+    }
+    inf_json_put_int(j, "slot", t->start[at]);
+    inf_json_put_int(j, "slots", costs[task->kind]);
 }
 
 static void print_json(const Timeline *t, FILE *out) {
@@ -179,14 +268,8 @@ static void print_json(const Timeline *t, FILE *out) {
         inf_json_open(&j, '[');
         for (uint32_t i = 0; i < rank_of(t, r)->ntask; i++) {
             uint32_t at = rank_of(t, r)->task + i;
-            const PlanTask *task = &plan->task[at];
             inf_json_open(&j, '{');
-            inf_json_put_text(&j, "type", kind_names[task->kind]);
-            inf_json_put_int(&j, "microbatch", task->microbatch);
-            inf_json_put_int(&j, "chunk", task->chunk);
-            inf_json_put_int(&j, "local", task->local);
-            inf_json_put_int(&j, "slot", t->start[at]);
-            inf_json_put_int(&j, "slots", costs[task->kind]);
+            put_task(&j, t, at);
             inf_json_close(&j);
         }
         inf_json_close(&j);
@@ -210,7 +293,7 @@ static void print_svg(const Timeline *t, FILE *out) {
         for (uint32_t i = 0; i < rank_of(t, r)->ntask; i++) {
             uint32_t at = rank_of(t, r)->task + i;
             const PlanTask *task = &t->plan->task[at];
-            if (task->kind == PTASK_update) continue;
+            if (!is_compute(task)) continue;
             long long x = 40 + t->start[at] * SLOT_WIDTH;
             cell_text(t->plan, task, cell, sizeof cell);
             fprintf(out,
@@ -235,6 +318,7 @@ static void print_trace(const Timeline *t, FILE *out) {
         for (uint32_t i = 0; i < rank_of(t, r)->ntask; i++) {
             uint32_t at = rank_of(t, r)->task + i;
             const PlanTask *task = &t->plan->task[at];
+            if (is_message(task)) continue;
             cell_text(t->plan, task, cell, sizeof cell);
             inf_json_open(&j, '{');
             inf_json_put_text(&j, "name", cell);
@@ -272,5 +356,6 @@ InfCode inf_schedule_print(InfError *e, const Plan *plan, const char *format, FI
         code =
             inf_fail(e, INF_USAGE, "unknown format '%s'; table, csv, json, svg or trace", format);
     free(t.start);
+    free(t.index);
     return code;
 }

@@ -147,7 +147,7 @@ static void test_schedule(void **state) {
     assert_string_equal(r.out, "0F0,0B0,0F1,0B1\n");
     run_free(&r);
     r = RUN(&toy_plan, "schedule");
-    assert_non_null(strstr(r.out, "r0   F0 B0 F1 B1 U\n"));
+    assert_non_null(strstr(r.out, "r0   F0 B0 -  F1 B1 -  U\n"));
     assert_non_null(strstr(r.out, "1x1x2 1f1b: acyclic"));
     run_free(&r);
     r = RUN(&toy_plan, "schedule", "--format=svg");

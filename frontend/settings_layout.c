@@ -1,0 +1,127 @@
+/* settings_layout.c - the section parallel into the module; the layout's arithmetic (E020). */
+#include "frontend/lower.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static const Value *key(const Lower *l, KeyId k) { return &l->settings.key[k]; }
+
+static int64_t key_int(const Lower *l, KeyId k, int64_t fallback) {
+    const Value *v = key(l, k);
+    return v->kind == VALUE_int ? v->dim.value : fallback;
+}
+
+static const char *key_text(const Lower *l, KeyId k) {
+    const Value *v = key(l, k);
+    return v->kind == VALUE_str ? v->s : NULL;
+}
+
+static void check_pipeline(Lower *l) {
+    static const struct {
+        const char *name;
+        int64_t vpp; /* 0: any */
+    } rules[] = {{"1f1b", 0}, {"gpipe", 1}, {"zb-h1", 1}, {"zb-v", 2}};
+    const ParallelSettings *p = &l->mod->parallel;
+    for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
+        if (p->pipeline == NULL || strcmp(rules[i].name, p->pipeline) != 0) continue;
+        if (rules[i].vpp != 0 && rules[i].vpp != p->vpp)
+            diag_error(l->diag, E020, l->settings.key_span[KEY_parallel_pipeline],
+                       "pipeline %s needs vpp = %" PRId64 ", got vpp = %" PRId64, rules[i].name,
+                       rules[i].vpp, p->vpp);
+    }
+}
+
+static void check_global_batch(Lower *l) {
+    int64_t want = key_int(l, KEY_train_global_batch, 0), have = 0;
+    const Module *m = l->mod;
+    if (want == 0 || m->train.batch == 0) return;
+    bool fits = !__builtin_mul_overflow(m->parallel.dp, m->train.microbatches, &have) &&
+                !__builtin_mul_overflow(have, m->train.batch, &have);
+    if (fits && have == want) return;
+    diag_error(l->diag, E020, l->settings.key_span[KEY_train_global_batch],
+               "global batch %" PRId64 " != %" PRId64 "*%" PRId64 "*%" PRId64
+               " (dp * microbatches * B)",
+               want, m->parallel.dp, m->train.microbatches, m->train.batch);
+}
+
+/* Tables larger than this would take longer to prove than to train. */
+enum { UNITS_MAX = 1 << 22 };
+
+static void check_size(Lower *l) {
+    const ParallelSettings *p = &l->mod->parallel;
+    int64_t units = 0;
+    if (!__builtin_mul_overflow(p->pp, p->vpp, &units) &&
+        !__builtin_mul_overflow(units, l->mod->train.microbatches, &units) && units <= UNITS_MAX)
+        return;
+    diag_error(l->diag, E020, l->settings.key_span[KEY_parallel_pp],
+               "pp * vpp * microbatches = %" PRId64 " * %" PRId64 " * %" PRId64
+               " is more than %d tasks of a kind",
+               p->pp, p->vpp, l->mod->train.microbatches, UNITS_MAX);
+}
+
+/* Layouts that this version does not build are refused by name, after what is wrong in any. */
+static void check_layout(Lower *l) {
+    const ParallelSettings *p = &l->mod->parallel;
+    const struct {
+        const char *name;
+        int64_t value;
+        KeyId key;
+    } sizes[] = {{"dp", p->dp, KEY_parallel_dp}, {"tp", p->tp, KEY_parallel_tp}};
+    const Value *heads = config_find(l, "n_head");
+    uint32_t errors = l->diag->error_count;
+    if (heads != NULL && heads->kind == VALUE_int && p->tp > 0 && heads->dim.value % p->tp != 0)
+        diag_error(l->diag, E020, l->settings.key_span[KEY_parallel_tp],
+                   "n_head %% tp != 0: %" PRId64 " heads on tp = %" PRId64, heads->dim.value,
+                   p->tp);
+    if (p->zero > 3)
+        diag_error(l->diag, E020, l->settings.key_span[KEY_parallel_zero],
+                   "zero is 0, 1, 2 or 3, got %" PRId64, p->zero);
+    check_pipeline(l);
+    check_global_batch(l);
+    check_size(l);
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]) && l->diag->error_count == errors;
+         i++) {
+        if (sizes[i].value <= 1) continue;
+        DiagRef e = diag_error(l->diag, E020, l->settings.key_span[sizes[i].key],
+                               "%s = %" PRId64 " is not built yet: this version runs on one rank",
+                               sizes[i].name, sizes[i].value);
+        diag_hint(l->diag, e, "-D parallel.%s=1", sizes[i].name);
+    }
+}
+
+/* The table to import, beside the file that names it. */
+static void load_table(Lower *l) {
+    ParallelSettings *p = &l->mod->parallel;
+    p->schedule_span = l->settings.key_span[KEY_parallel_schedule];
+    if (p->schedule_file == NULL) return;
+    const char *from = source_get(l->sources, p->schedule_span.file)->name,
+               *path = p->schedule_file;
+    const char *slash = strrchr(from, '/'), *problem;
+    bool missing;
+    if (path[0] != '/' && slash != NULL)
+        path = arena_printf(l->arena, "%.*s/%s", (int)(slash - from), from, path);
+    uint32_t file = source_load(l->sources, path, &problem, &missing);
+    if (file == 0) {
+        DiagRef e = diag_error(l->diag, E023, p->schedule_span, "'%s' %s", path, problem);
+        if (missing) diag_note(l->diag, e, "a table is looked for beside the file that names it");
+        return;
+    }
+    p->schedule_text = source_get(l->sources, file)->text;
+    p->schedule_bytes = source_get(l->sources, file)->bytes;
+}
+
+void settings_layout(Lower *l) {
+    const char *order = key_text(l, KEY_parallel_order);
+    l->mod->parallel = (ParallelSettings){.dp = key_int(l, KEY_parallel_dp, 1),
+                                          .tp = key_int(l, KEY_parallel_tp, 1),
+                                          .pp = key_int(l, KEY_parallel_pp, 1),
+                                          .vpp = key_int(l, KEY_parallel_vpp, 1),
+                                          .bucket_bytes = key_int(l, KEY_parallel_bucket, 25000000),
+                                          .zero = key_int(l, KEY_parallel_zero, 0),
+                                          .pipeline = key_text(l, KEY_parallel_pipeline),
+                                          .group = key_int(l, KEY_parallel_group, 0),
+                                          .schedule_file = key_text(l, KEY_parallel_schedule),
+                                          .any_order = order != NULL && strcmp(order, "any") == 0};
+    load_table(l);
+    check_layout(l);
+}

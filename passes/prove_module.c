@@ -1,0 +1,69 @@
+/* prove_module.c - conservation: the graphs do what the table promises. */
+#include "passes/schedule.h"
+
+#include <inttypes.h>
+
+/* ---- conservation in the graphs --------------------------------------------------------- */
+
+static int count_outputs(const Graph *g, Role role, int index, int use) {
+    int n = 0;
+    for (int i = 0; i < g->nout; i++)
+        n += g->out_port[i].role == role && g->out_port[i].index == index &&
+             g->out_port[i].use == use;
+    return n;
+}
+
+static const char *prove_gradients(Arena *arena, const Module *m, const Graph *g) {
+    for (int i = 0; i < g->nnode; i++)
+        if (g->node[i]->phase > PHASE_W)
+            return arena_printf(arena, "node %d of %s is in neither forward nor backward", i,
+                                g->name);
+    for (int i = 0; i < m->nparam; i++)
+        for (int use = 0; use < m->param[i].uses; use++)
+            if (count_outputs(g, ROLE_grad, i, use) != 1)
+                return arena_printf(arena, "%s: use %d of parameter '%s' has %d gradients", g->name,
+                                    use, m->param[i].name, count_outputs(g, ROLE_grad, i, use));
+    return NULL;
+}
+
+/* Segments follow each other without a gap, blocks lie in their segment and do not overlap. */
+static const char *prove_layout(Arena *arena, const Module *m) {
+    int64_t at = 0;
+    for (int s = 0; s < m->nsegment; s++) {
+        if (m->segment[s].offset_elems != at)
+            return arena_printf(arena, "segment %d does not begin at %" PRId64, s, at);
+        at += m->segment[s].elems;
+    }
+    if (at != m->flat_elems) return "the segments do not cover the parameter vector";
+    for (int i = 0; i < m->nparam; i++) {
+        const Param *p = &m->param[i];
+        int64_t end = p->offset_elems + type_elems(m->types, p->type);
+        const Segment *s = &m->segment[p->segment];
+        if (p->offset_elems < s->offset_elems || end > s->offset_elems + s->elems)
+            return arena_printf(arena, "parameter '%s' lies outside its segment", p->name);
+        for (int k = 0; k < i; k++) {
+            const Param *q = &m->param[k];
+            if (q->offset_elems < end &&
+                p->offset_elems < q->offset_elems + type_elems(m->types, q->type))
+                return arena_printf(arena, "parameters '%s' and '%s' overlap", q->name, p->name);
+        }
+    }
+    return NULL;
+}
+
+const char *prove_module(Arena *arena, const Module *m) {
+    static const char *const graphs[] = {"train", "train.add"};
+    const char *why = NULL;
+    for (size_t k = 0; k < sizeof graphs / sizeof *graphs && why == NULL; k++) {
+        const Graph *g = module_graph(m, graphs[k]);
+        if (g != NULL) why = prove_gradients(arena, m, g);
+    }
+    const Graph *update = module_graph(m, "update");
+    if (why == NULL && update != NULL) {
+        why = prove_layout(arena, m);
+        for (int s = 0; s < m->nsegment && why == NULL; s++)
+            if (count_outputs(update, ROLE_flat_weight, s, 0) != 1)
+                why = arena_printf(arena, "segment %d is not updated once", s);
+    }
+    return why;
+}
