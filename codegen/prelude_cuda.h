@@ -5,6 +5,7 @@
 typedef signed char int8_t;
 typedef unsigned char uint8_t;
 typedef unsigned short inf_bf16;
+typedef unsigned short uint16_t;
 typedef int int32_t;
 typedef unsigned int uint32_t;
 typedef long long int64_t;

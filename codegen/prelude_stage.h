@@ -1,6 +1,6 @@
-/* prelude_stage.h - inf_stage, which gathers the samples of a microbatch from a data set in device
- * memory: see runtime/plan.h. One block a sample; the same order as on the CPU (runtime/permute.c)
- * and the same quotient by 255.
+/* prelude_stage.h - inf_stage and inf_stage_tokens, which gather the samples of a microbatch from a
+ * data set in device memory: see runtime/plan.h. One block a sample; the same order as on the CPU
+ * (runtime/permute.c) and the same quotient by 255.
  */
 INF_INLINE uint64_t inf_permuted(const InfDeviceMoment *m, uint64_t at) {
     const uint32_t half = (uint32_t)m->half_bits, mask = (1u << half) - 1;
@@ -34,17 +34,44 @@ INF_INLINE void inf_stage_pixels(const uint8_t *from, float *to, int64_t pixels,
         to[i] = real ? (float)from[i] / 255.0f : 0.0f;
 }
 
+/* Where the sample of this block stands in the data set, and whether it is a real one. */
+INF_INLINE int64_t inf_sample(const InfDeviceMoment *moment, uint64_t first, int32_t *real) {
+    const uint64_t position = moment->position + first + (uint64_t)blockIdx.x;
+    *real = position < moment->end;
+    if (!*real) return 0;
+    return (int64_t)(moment->half_bits ? inf_permuted(moment, position) : position);
+}
+
 INF_KERNEL(256)
 inf_stage(const uint8_t *pixels, const uint8_t *labels, float *image, int32_t *label, float *valid,
           const InfDeviceMoment *moment, uint64_t first, int64_t sample_pixels) {
     const int64_t row = blockIdx.x;
-    const uint64_t position = moment->position + first + (uint64_t)row;
-    const int32_t real = position < moment->end;
-    uint64_t at = position;
-    if (real && moment->half_bits) at = inf_permuted(moment, position);
+    int32_t real;
+    const int64_t at = inf_sample(moment, first, &real);
     if (image)
-        inf_stage_pixels(pixels + (real ? (int64_t)at : 0) * sample_pixels,
-                         image + row * sample_pixels, sample_pixels, real);
+        inf_stage_pixels(pixels + at * sample_pixels, image + row * sample_pixels, sample_pixels,
+                         real);
     if (threadIdx.x == 0 && label) label[row] = real ? labels[at] : (int32_t)0x80000000u;
+    if (threadIdx.x == 0 && valid) valid[row] = real ? 1.0f : 0.0f;
+}
+
+INF_INLINE int32_t inf_token(const void *row, int64_t i, int32_t token_bytes) {
+    return token_bytes == 2 ? (int32_t)((const uint16_t *)row)[i] : ((const int32_t *)row)[i];
+}
+
+INF_KERNEL(256)
+inf_stage_tokens(const void *rows, int32_t *tokens, int32_t *targets, float *valid,
+                 const InfDeviceMoment *moment, uint64_t first, int64_t length,
+                 int32_t token_bytes) {
+    const int64_t row = blockIdx.x;
+    int32_t real;
+    const int64_t at = inf_sample(moment, first, &real);
+    const void *from = (const uint8_t *)rows + at * (length + 1) * token_bytes;
+    for (int64_t i = threadIdx.x; i < length; i += blockDim.x) {
+        const int64_t to = row * length + i;
+        if (tokens) tokens[to] = real ? inf_token(from, i, token_bytes) : 0;
+        if (targets)
+            targets[to] = real ? inf_token(from, i + 1, token_bytes) : (int32_t)0x80000000u;
+    }
     if (threadIdx.x == 0 && valid) valid[row] = real ? 1.0f : 0.0f;
 }

@@ -91,6 +91,10 @@ static InfCode trace(InfError *e, InfSession *s) {
     return INF_OK;
 }
 
+static double units_per_s(const InfSession *s, double ms) {
+    return (double)(inf_global_batch(s->plan) * inf_units(&s->plan->program[0])) / ms * 1e3;
+}
+
 static InfCode print_json(InfError *e, const InfSession *s, double ms, int64_t steps,
                           bool kernels) {
     InfJson j;
@@ -103,7 +107,7 @@ static InfCode print_json(InfError *e, const InfSession *s, double ms, int64_t s
     inf_json_put_int(&j, "global_batch", (int64_t)inf_global_batch(s->plan));
     inf_json_put_int(&j, "steps", steps);
     inf_json_put_double(&j, "ms_per_step", ms);
-    inf_json_put_double(&j, "units_per_s", (double)inf_global_batch(s->plan) / ms * 1e3);
+    inf_json_put_double(&j, "units_per_s", units_per_s(s, ms));
     inf_json_put_int(&j, "peak_bytes", (int64_t)inf_session_measured(s));
     inf_json_put_int(&j, "planned_bytes", (int64_t)s->planned_bytes);
     InfCode code = INF_OK;
@@ -118,12 +122,11 @@ static InfCode print_json(InfError *e, const InfSession *s, double ms, int64_t s
 
 static InfCode print_text(InfError *e, const InfSession *s, double ms, int64_t steps,
                           bool kernels) {
-    printf("%s on %s: %.4f ms a step (median of %lld), %.0f samples/s, %s; memory planned "
+    printf("%s on %s: %.4f ms a step (median of %lld), %.0f %s/s, %s; memory planned "
            "%.1f MB, measured %.1f MB\n",
-           s->plan->model, s->plan->target, ms, (long long)steps,
-           (double)inf_global_batch(s->plan) / ms * 1e3,
-           s->engine.table->describe(s->engine.device), (double)s->planned_bytes / 1e6,
-           (double)inf_session_measured(s) / 1e6);
+           s->plan->model, s->plan->target, ms, (long long)steps, units_per_s(s, ms),
+           inf_unit_name(&s->plan->program[0]), s->engine.table->describe(s->engine.device),
+           (double)s->planned_bytes / 1e6, (double)inf_session_measured(s) / 1e6);
     return kernels ? inf_kernels_print(e, s->plan, &s->engine, steps, stdout) : INF_OK;
 }
 

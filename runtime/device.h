@@ -39,10 +39,12 @@ typedef struct InfLaunch {
 
 /* One microbatch of a data set on the device into the plan's inputs; those it lacks are NULL. */
 typedef struct InfStage {
-    const void *pixels, *labels;
-    void *image, *label, *valid;
+    const void *rows, *labels; /* labels: of images */
+    void *input, *target, *valid;
     uint64_t first; /* sample of the submission */
-    int64_t batch, sample_pixels;
+    int64_t batch;
+    int64_t length;      /* pixels of an image, or tokens of a sample */
+    int32_t token_bytes; /* 0: images */
 } InfStage;
 
 /* What the device could do at best; 0: unknown. */

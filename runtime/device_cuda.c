@@ -22,7 +22,7 @@ struct InfDevice {
     InfCuda cuda;
     CuModule module, glue;
     CuFunction *function; /* by kernel; NULL for products */
-    CuFunction begin, end, stage;
+    CuFunction begin, end, stage, stage_tokens;
     InfLt *lt; /* NULL for plans without products */
     CuStream stream, upload_stream;
     CuEvent done[INF_DEVICE_DEPTH], uploaded;
@@ -79,6 +79,7 @@ static InfCode find_kernels(InfError *e, InfDevice *d) {
     TRY(find_function(e, d, d->glue, "inf_begin", &d->begin));
     TRY(find_function(e, d, d->glue, "inf_end", &d->end));
     TRY(find_function(e, d, d->module, "inf_stage", &d->stage));
+    TRY(find_function(e, d, d->module, "inf_stage_tokens", &d->stage_tokens));
     for (uint32_t k = 0; k < plan->nkernel; k++) {
         const PlanKernel *kernel = &plan->kernel[k];
         if (kernel->kind == PLAN_KERNEL_matmul) continue;
@@ -284,14 +285,16 @@ static void leave(InfDevice *d, bool update) {
 }
 
 static void stage(InfDevice *d, const InfStage *s) {
-    CuAddress at[] = {address(s->pixels), address(s->labels), address(s->image),
-                      address(s->label),  address(s->valid),  d->moment};
+    CuAddress rows = address(s->rows), labels = address(s->labels), input = address(s->input),
+              target = address(s->target), valid = address(s->valid);
     unsigned long long first = s->first;
-    long long sample_pixels = s->sample_pixels;
-    void *arguments[] = {&at[0], &at[1], &at[2], &at[3], &at[4], &at[5], &first, &sample_pixels};
+    long long length = s->length;
+    int token_bytes = s->token_bytes;
+    void *images[] = {&rows, &labels, &input, &target, &valid, &d->moment, &first, &length};
+    void *tokens[] = {&rows, &input, &target, &valid, &d->moment, &first, &length, &token_bytes};
     if (broken(d)) return;
-    CALL(d, launch, d->stage, (unsigned)s->batch, 1, 1, PLAN_STAGE_BLOCK, 1, 1, 0, d->stream,
-         arguments, NULL);
+    CALL(d, launch, token_bytes ? d->stage_tokens : d->stage, (unsigned)s->batch, 1, 1,
+         PLAN_STAGE_BLOCK, 1, 1, 0, d->stream, token_bytes ? tokens : images, NULL);
     note_node(d);
 }
 

@@ -7,29 +7,26 @@
 
 enum { ALIGNMENT = 256 };
 
-static uint64_t sample_pixels(const InfLoader *l) {
-    return (uint64_t)l->images.rows * l->images.columns;
-}
-
 /* Samples that the device holds at a time. */
 static uint64_t held(const InfFeed *f, const InfLoader *l) {
     return f->resident ? l->count : f->batch * INF_DEVICE_DEPTH;
 }
 
-/* Bytes of so many samples: pixels, rounded up, then labels. */
-static bool bytes_of(const InfLoader *l, uint64_t samples, uint64_t *pixels, uint64_t *bytes) {
+/* Bytes of so many samples: rows, rounded up, then labels. */
+static bool bytes_of(const InfLoader *l, uint64_t samples, uint64_t *rows, uint64_t *bytes) {
     uint64_t labels = 0;
-    return inf_mul(samples, sample_pixels(l), pixels) && inf_round_up(*pixels, ALIGNMENT, pixels) &&
-           inf_round_up(samples, ALIGNMENT, &labels) && inf_add(*pixels, labels, bytes);
+    return inf_mul(samples, l->row_bytes, rows) && inf_round_up(*rows, ALIGNMENT, rows) &&
+           inf_round_up(l->labels ? samples : 0, ALIGNMENT, &labels) &&
+           inf_add(*rows, labels, bytes);
 }
 
 InfCode inf_feed_plan(InfError *e, InfLoader *l, uint64_t batch, uint64_t left, bool stream,
                       uint64_t *bytes) {
-    uint64_t pixels = 0;
+    uint64_t rows = 0;
     InfFeed *f = &l->feed;
     *f = (InfFeed){.resident = true, .batch = batch};
-    if (stream || !bytes_of(l, held(f, l), &pixels, bytes) || *bytes > left) f->resident = false;
-    if (!inf_mul(batch, INF_DEVICE_DEPTH, &pixels) || !bytes_of(l, held(f, l), &pixels, bytes))
+    if (stream || !bytes_of(l, held(f, l), &rows, bytes) || *bytes > left) f->resident = false;
+    if (!inf_mul(batch, INF_DEVICE_DEPTH, &rows) || !bytes_of(l, held(f, l), &rows, bytes))
         return inf_fail(e, INF_IO, "the batch does not fit into 64 bits of memory");
     return INF_OK;
 }
@@ -37,13 +34,13 @@ InfCode inf_feed_plan(InfError *e, InfLoader *l, uint64_t batch, uint64_t left, 
 /* Collects the samples of a batch, in their order, in a slot; the loader thread does. */
 static void fill(const void *context, const InfBatch *batch, unsigned char *slot) {
     const InfLoader *l = context;
-    uint64_t n = sample_pixels(l);
-    unsigned char *labels = slot + l->feed.slot_pixels;
+    uint64_t n = l->row_bytes;
+    unsigned char *labels = slot + l->feed.slot_rows;
     for (uint64_t i = 0; i < batch->count; i++) {
         uint64_t sample = batch->position + i;
         if (batch->order.half_bits) sample = inf_permutation_at(&batch->order, sample);
-        memcpy(slot + i * n, l->images.pixels + sample * n, (size_t)n);
-        labels[i] = l->images.labels[sample];
+        memcpy(slot + i * n, l->rows + sample * n, (size_t)n);
+        if (l->labels) labels[i] = l->labels[sample];
     }
 }
 
@@ -52,7 +49,7 @@ static InfCode start_stream(InfError *e, InfLoader *l, InfEngine *m) {
     InfFeed *f = &l->feed;
     InfSlots slots = {.count = INF_DEVICE_DEPTH + 1};
     uint64_t all = 0;
-    if (!bytes_of(l, f->batch, &f->slot_pixels, &slots.bytes) ||
+    if (!bytes_of(l, f->batch, &f->slot_rows, &slots.bytes) ||
         !inf_mul(slots.bytes, (uint64_t)slots.count, &all))
         return inf_fail(e, INF_IO, "the batch does not fit into 64 bits of memory");
     slots.at = m->table->host_take(m->device, all);
@@ -61,14 +58,14 @@ static InfCode start_stream(InfError *e, InfLoader *l, InfEngine *m) {
 }
 
 InfCode inf_feed_place(InfError *e, InfLoader *l, InfEngine *m, unsigned char *at) {
-    uint64_t pixels = 0, bytes = 0;
-    bool fits = bytes_of(l, held(&l->feed, l), &pixels, &bytes);
+    uint64_t rows = 0, bytes = 0;
+    bool fits = bytes_of(l, held(&l->feed, l), &rows, &bytes);
     INF_ASSERT(fits);
-    l->feed.pixels = at;
-    l->feed.labels = at + pixels;
+    l->feed.rows = at;
+    l->feed.labels = at + rows;
     if (!l->feed.resident) return start_stream(e, l, m);
-    m->table->copy_in(m->device, l->feed.pixels, l->images.pixels, l->count * sample_pixels(l));
-    m->table->copy_in(m->device, l->feed.labels, l->images.labels, l->count);
+    m->table->copy_in(m->device, l->feed.rows, l->rows, l->count * l->row_bytes);
+    if (l->labels) m->table->copy_in(m->device, l->feed.labels, l->labels, l->count);
     return INF_OK;
 }
 
@@ -104,18 +101,19 @@ void inf_feed_send(InfLoader *l, InfEngine *m, uint64_t position, InfDeviceMomen
         out->half_bits = l->shuffle ? l->order.half_bits : 0;
         return;
     }
-    uint64_t begin = f->next++ % INF_DEVICE_DEPTH * f->batch, n = sample_pixels(l);
+    uint64_t begin = f->next++ % INF_DEVICE_DEPTH * f->batch, n = l->row_bytes;
     InfBatch now = batch_at(l, position), after = batch_after(l, &now);
     unsigned char *slot = inf_prefetch_take(f->prefetch, &now, &after);
-    m->table->upload(m->device, f->pixels + begin * n, slot, now.count * n);
-    m->table->upload(m->device, f->labels + begin, slot + f->slot_pixels, now.count);
+    m->table->upload(m->device, f->rows + begin * n, slot, now.count * n);
+    if (l->labels) m->table->upload(m->device, f->labels + begin, slot + f->slot_rows, now.count);
     out->position = begin;
     out->end = begin + now.count;
     out->key = out->half_bits = 0;
 }
 
-/* Where an input is; every kind has four bytes an element. */
-static void *input_at(InfEngine *m, const PlanInput *input) {
+/* Where an input is, NULL if there is none; every kind has four bytes an element. */
+static void *input_at(InfEngine *m, const PlanProgram *program, PlanInputKind kind) {
+    const PlanInput *input = inf_input_find(program, kind);
     if (!input) return NULL;
     void *at = m->on_device[input->at.region] + input->at.offset;
     inf_engine_use(m, at, input->dim[0] * inf_input_elements(input) * 4, true);
@@ -123,15 +121,17 @@ static void *input_at(InfEngine *m, const PlanInput *input) {
 }
 
 void inf_feed_stage(const InfLoader *l, InfEngine *m, const PlanProgram *program, uint64_t first) {
+    bool tokens = l->kind == PLAN_DATA_tokens;
     InfStage stage = {
-        .pixels = l->feed.pixels,
+        .rows = l->feed.rows,
         .labels = l->feed.labels,
-        .image = input_at(m, inf_input_find(program, PLAN_INPUT_image)),
-        .label = input_at(m, inf_input_find(program, PLAN_INPUT_label)),
-        .valid = input_at(m, inf_input_find(program, PLAN_INPUT_valid)),
+        .input = input_at(m, program, tokens ? PLAN_INPUT_tokens : PLAN_INPUT_image),
+        .target = input_at(m, program, tokens ? PLAN_INPUT_targets : PLAN_INPUT_label),
+        .valid = input_at(m, program, PLAN_INPUT_valid),
         .first = first,
         .batch = program->batch,
-        .sample_pixels = (int64_t)sample_pixels(l),
+        .length = (int64_t)(tokens ? l->tokens.length : l->row_bytes),
+        .token_bytes = tokens ? (int32_t)l->tokens.width : 0,
     };
     if (inf_engine_goes(m, 2.0)) m->table->stage(m->device, &stage);
 }

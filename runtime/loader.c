@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "runtime/check.h"
 #include "runtime/file.h"
 #include "runtime/philox.h"
 
@@ -40,51 +41,153 @@ static InfCode check_images(InfError *e, const PlanProgram *program, InfLoader *
     return INF_OK;
 }
 
-InfCode inf_loader_open(InfError *e, const PlanData *what, const PlanProgram *program,
-                        const char *path, InfLoader *out, bool *absent, char **why) {
-    *out = (InfLoader){.path = path ? path : what->path};
-    *absent = false;
-    *why = NULL;
-    if (what->kind == PLAN_DATA_none)
-        return inf_fail(e, INF_USAGE,
-                        "the model names no data for this; add data = mnist(\"DIR\")");
-    if (what->kind != PLAN_DATA_mnist)
-        return inf_fail(e, INF_USAGE, "this version reads images (mnist) only");
-    TRY(inf_images_read(e, out->path, what->split ? what->split : "train", &out->images, absent,
-                        why));
-    if (*absent) return INF_OK;
-    out->count = out->images.count;
-    out->bytes = out->images.pixel_bytes + out->images.label_bytes;
-    return check_images(e, program, out);
+const char *inf_unit_name(const PlanProgram *program) {
+    return inf_input_find(program, PLAN_INPUT_tokens) ? "tokens" : "samples";
 }
 
-InfCode inf_loader_synthetic(InfError *e, const PlanProgram *program, uint64_t count, uint64_t seed,
-                             InfLoader *out) {
-    *out = (InfLoader){.path = "synthetic data", .count = count};
+uint64_t inf_units(const PlanProgram *program) {
+    const PlanInput *tokens = inf_input_find(program, PLAN_INPUT_tokens);
+    return tokens ? (uint64_t)inf_input_elements(tokens) : 1;
+}
+
+/* What lies in memory, as rows. */
+static void use_images(InfLoader *l) {
+    const InfImages *im = &l->images;
+    l->rows = im->pixels;
+    l->labels = im->labels;
+    l->row_bytes = (uint64_t)im->rows * im->columns;
+    l->count = im->count;
+    l->bytes = im->pixel_bytes + im->label_bytes;
+}
+
+static void use_tokens(InfLoader *l) {
+    const InfTokens *t = &l->tokens;
+    l->rows = t->rows;
+    l->row_bytes = (t->length + 1) * t->width;
+    l->count = t->samples;
+    l->bytes = t->bytes;
+}
+
+static InfCode open_images(InfError *e, const PlanData *what, const PlanProgram *program,
+                           InfLoader *l, bool *absent, char **why) {
+    TRY(inf_images_read(e, l->path, what->split ? what->split : "train", &l->images, absent, why));
+    if (*absent) return INF_OK;
+    use_images(l);
+    return check_images(e, program, l);
+}
+
+/* The smallest range of the program's token inputs. */
+static int64_t vocabulary(const PlanProgram *program) {
+    int64_t limit = INT32_MAX;
+    for (uint32_t i = 0; i < program->ninput; i++)
+        if (program->input[i].kind != PLAN_INPUT_valid && program->input[i].limit < limit)
+            limit = program->input[i].limit;
+    return limit;
+}
+
+/* Tokens and targets are [B, T] of i32. */
+static InfCode check_token_inputs(InfError *e, const PlanProgram *program) {
+    const PlanInput *tokens = inf_input_find(program, PLAN_INPUT_tokens);
+    for (uint32_t i = 0; i < program->ninput; i++) {
+        const PlanInput *input = &program->input[i];
+        if (input->kind == PLAN_INPUT_valid) continue;
+        bool fits = input->dtype == PLAN_i32 && input->ndim == 2 && tokens &&
+                    input->dim[1] == tokens->dim[1];
+        if (!fits)
+            return inf_fail(e, INF_USAGE,
+                            "tokens(file) fills inputs of i32[B, T], the tokens and their targets; "
+                            "the model's '%s' is something else",
+                            input->name);
+    }
+    return tokens ? INF_OK
+                  : inf_fail(e, INF_USAGE, "tokens(file) is given, but the model takes no tokens");
+}
+
+static InfCode open_tokens(InfError *e, const PlanProgram *program, InfLoader *l, bool *absent,
+                           char **why) {
+    TRY(check_token_inputs(e, program));
+    TRY(inf_tokens_read(e, l->path, inf_units(program), vocabulary(program), &l->tokens, absent,
+                        why));
+    use_tokens(l);
+    return INF_OK;
+}
+
+InfCode inf_loader_open(InfError *e, const PlanData *what, const PlanProgram *program,
+                        const char *path, InfLoader *out, bool *absent, char **why) {
+    *out = (InfLoader){.kind = (PlanDataKind)what->kind, .path = path ? path : what->path};
+    *absent = false;
+    *why = NULL;
+    switch (out->kind) {
+    case PLAN_DATA_mnist: return open_images(e, what, program, out, absent, why);
+    case PLAN_DATA_tokens: return open_tokens(e, program, out, absent, why);
+    default:
+        return inf_fail(e, INF_USAGE,
+                        "the model names no data for this; add data = mnist(\"DIR\") or data = "
+                        "tokens(\"FILE\")");
+    }
+}
+
+static uint64_t bench_key(uint64_t seed, uint64_t id) {
+    return inf_random_fold((InfRandomKey){.seed = seed, .purpose = INF_PURPOSE_BENCH, .id = id});
+}
+
+static InfCode make_tokens(InfError *e, const PlanProgram *program, uint64_t count, uint64_t seed,
+                           InfLoader *l) {
+    uint32_t most = (uint32_t)vocabulary(program);
+    uint64_t key = bench_key(seed, 0), wide = inf_units(program) + 1, total = 0;
+    TRY(check_token_inputs(e, program));
+    l->tokens = (InfTokens){
+        .samples = count, .length = wide - 1, .width = inf_token_width(most), .files = 0};
+    if (!inf_mul(count, wide, &total) || !inf_mul(total, l->tokens.width, &l->tokens.bytes))
+        return inf_fail(e, INF_IO, "the batch does not fit into 64 bits of memory");
+    TRY(inf_map_memory(e, l->tokens.bytes, "synthetic data", &l->tokens.rows));
+    for (uint64_t i = 0; i < total; i++) {
+        uint32_t token = inf_random_block(key, i / 4).v[i % 4] % most;
+        if (l->tokens.width == 2)
+            ((uint16_t *)l->tokens.rows)[i] = (uint16_t)token;
+        else
+            ((uint32_t *)l->tokens.rows)[i] = token;
+    }
+    use_tokens(l);
+    return INF_OK;
+}
+
+static InfCode make_images(InfError *e, const PlanProgram *program, uint64_t count, uint64_t seed,
+                           InfLoader *l) {
     const PlanInput *image = inf_input_find(program, PLAN_INPUT_image);
     const PlanInput *label = inf_input_find(program, PLAN_INPUT_label);
     uint64_t pixels = image ? (uint64_t)inf_input_elements(image) : 1, total = count * pixels;
     void *at = NULL, *labels = NULL;
     TRY(inf_map_memory(e, total, "synthetic data", &at));
-    out->images = (InfImages){
+    l->images = (InfImages){
         .count = count, .rows = 1, .columns = (uint32_t)pixels, .pixels = at, .pixel_bytes = total};
     TRY(inf_map_memory(e, count, "synthetic data", &labels));
-    out->images.labels = labels;
-    out->images.label_bytes = count;
-    out->bytes = total + count;
+    l->images.labels = labels;
+    l->images.label_bytes = count;
 
-    uint64_t key = inf_random_fold((InfRandomKey){.seed = seed, .purpose = INF_PURPOSE_BENCH});
+    uint64_t key = bench_key(seed, 0);
     for (uint64_t i = 0; i < total; i++)
-        out->images.pixels[i] = (uint8_t)(inf_random_block(key, i / 4).v[i % 4] >> 24);
+        l->images.pixels[i] = (uint8_t)(inf_random_block(key, i / 4).v[i % 4] >> 24);
     uint32_t classes = label && label->limit > 0 && label->limit < 256 ? (uint32_t)label->limit : 2;
-    key = inf_random_fold((InfRandomKey){.seed = seed, .purpose = INF_PURPOSE_BENCH, .id = 1});
+    key = bench_key(seed, 1);
     for (uint64_t i = 0; i < count; i++)
-        out->images.labels[i] = (uint8_t)(inf_random_block(key, i / 4).v[i % 4] % classes);
+        l->images.labels[i] = (uint8_t)(inf_random_block(key, i / 4).v[i % 4] % classes);
+    use_images(l);
     return INF_OK;
+}
+
+InfCode inf_loader_synthetic(InfError *e, const PlanProgram *program, uint64_t count, uint64_t seed,
+                             InfLoader *out) {
+    bool tokens = inf_input_find(program, PLAN_INPUT_tokens) != NULL;
+    *out =
+        (InfLoader){.kind = tokens ? PLAN_DATA_tokens : PLAN_DATA_mnist, .path = "synthetic data"};
+    return tokens ? make_tokens(e, program, count, seed, out)
+                  : make_images(e, program, count, seed, out);
 }
 
 void inf_loader_close(InfLoader *l) {
     inf_images_free(&l->images);
+    inf_tokens_free(&l->tokens);
     l->count = 0;
 }
 
@@ -97,28 +200,31 @@ uint64_t inf_loader_sample(const InfLoader *l, uint64_t position) {
     return l->shuffle ? inf_permutation_at(&l->order, position) : position;
 }
 
-static void stage_image(const InfLoader *l, const PlanInput *input, float *to, int64_t row,
-                        uint64_t position, uint64_t end) {
-    int64_t n = inf_input_elements(input);
-    to += row * n;
-    if (position >= end) {
-        memset(to, 0, (size_t)n * sizeof *to);
-        return;
-    }
-    const uint8_t *from = l->images.pixels + inf_loader_sample(l, position) * (uint64_t)n;
-    for (int64_t i = 0; i < n; i++) to[i] = (float)from[i] / 255.0f;
+/* One row of the batch; `from` is the sample's, NULL beyond the end of the set. */
+static void stage_image(const uint8_t *from, float *to, int64_t n) {
+    if (!from) memset(to, 0, (size_t)n * sizeof *to);
+    for (int64_t i = 0; from && i < n; i++) to[i] = (float)from[i] / 255.0f;
+}
+
+static void stage_tokens(const InfLoader *l, const void *from, const PlanInput *input, int32_t *to,
+                         int64_t n) {
+    bool targets = input->kind == PLAN_INPUT_targets;
+    for (int64_t i = 0; i < n; i++)
+        to[i] = from      ? inf_token_at(&l->tokens, from, (uint64_t)(i + targets))
+                : targets ? INF_TARGET_PAD
+                          : 0;
 }
 
 static void stage_row(const InfLoader *l, const PlanInput *input, void *to, int64_t row,
                       uint64_t position, uint64_t end) {
-    bool real = position < end;
+    int64_t n = inf_input_elements(input);
+    uint64_t sample = position < end ? inf_loader_sample(l, position) : 0;
+    const unsigned char *from = position < end ? l->rows + sample * l->row_bytes : NULL;
     switch (input->kind) {
-    case PLAN_INPUT_image: stage_image(l, input, to, row, position, end); break;
-    case PLAN_INPUT_valid: ((float *)to)[row] = real ? 1.0f : 0.0f; break;
-    default:
-        ((int32_t *)to)[row] =
-            real ? l->images.labels[inf_loader_sample(l, position)] : INF_TARGET_PAD;
-        break;
+    case PLAN_INPUT_image: stage_image(from, (float *)to + row * n, n); break;
+    case PLAN_INPUT_valid: ((float *)to)[row] = from ? 1.0f : 0.0f; break;
+    case PLAN_INPUT_label: ((int32_t *)to)[row] = from ? l->labels[sample] : INF_TARGET_PAD; break;
+    default: stage_tokens(l, from, input, (int32_t *)to + row * n, n); break;
     }
 }
 

@@ -1,8 +1,9 @@
 /* loader.h - samples in memory, in the order of an epoch, staged into the plan's inputs.
  *
- * Images stay bytes and become f32 (x / 255) when a batch is staged. A position counts samples
- * of one epoch from 0; which sample stands there is file order, or one seeded permutation an
- * epoch, the same under every layout.
+ * A sample is a row of bytes, perhaps with a label beside it. Images stay bytes and become f32
+ * (x / 255) when a batch is staged; a row of tokens is one token longer than the model's, so that
+ * it holds inputs and targets. A position counts samples of one epoch from 0; which sample stands
+ * there is file order, or one seeded permutation an epoch, the same under every layout.
  */
 #ifndef INF_RUNTIME_LOADER_H
 #define INF_RUNTIME_LOADER_H
@@ -13,20 +14,26 @@
 #include "runtime/plan.h"
 #include "runtime/prefetch.h"
 #include "runtime/status.h"
+#include "runtime/tokens.h"
 
 /* Where a device with memory of its own finds the samples; feed.h. */
 typedef struct InfFeed {
-    bool resident;         /* the whole set, else only the batches on their way */
-    uint64_t batch;        /* samples of a submission */
-    uint64_t next;         /* streamed submissions so far */
-    unsigned char *pixels; /* on the device */
+    bool resident;       /* the whole set, else only the batches on their way */
+    uint64_t batch;      /* samples of a submission */
+    uint64_t next;       /* streamed submissions so far */
+    unsigned char *rows; /* on the device */
     unsigned char *labels;
     InfPrefetch *prefetch; /* streamed: the thread that collects batches, in slots of its own */
-    uint64_t slot_pixels;  /* bytes of a slot before its labels */
+    uint64_t slot_rows;  /* bytes of a slot before its labels */
 } InfFeed;
 
 typedef struct InfLoader {
-    InfImages images;
+    PlanDataKind kind;
+    InfImages images; /* of one kind or the other */
+    InfTokens tokens;
+    const unsigned char *rows;   /* [count, row_bytes] */
+    const unsigned char *labels; /* [count], or NULL */
+    uint64_t row_bytes;
     uint64_t count; /* samples */
     uint64_t bytes; /* resident */
     uint64_t seed;
@@ -39,16 +46,20 @@ typedef struct InfLoader {
 } InfLoader;
 
 /* Reads the data of `what` and checks it against the program's inputs: extents of an image, range
- * of the labels.
+ * of labels and tokens.
  *   path     replaces the plan's path when not NULL
  *   absent   set with INF_OK when there is no such data; *why then says what was looked for, in
  *            fresh memory */
 InfCode inf_loader_open(InfError *e, const PlanData *what, const PlanProgram *program,
                         const char *path, InfLoader *out, bool *absent, char **why);
 
-/* Random samples of the right shapes. */
+/* Random samples of the right shapes: tokens or images, as the plan's own data are. */
 InfCode inf_loader_synthetic(InfError *e, const PlanProgram *program, uint64_t count, uint64_t seed,
                              InfLoader *out);
+
+/* What a program's speed is counted in, "tokens" or "samples", and how many a sample has. */
+const char *inf_unit_name(const PlanProgram *program);
+uint64_t inf_units(const PlanProgram *program);
 
 void inf_loader_close(InfLoader *l);
 

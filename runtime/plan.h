@@ -85,13 +85,17 @@ typedef struct InfDeviceEnv {
     int32_t iter[PLAN_REPEAT_DEPTH_MAX];
 } InfDeviceEnv;
 
-/* The staging kernel, in every image as "inf_stage": samples of a data set in device memory into
- * one microbatch's inputs, one block of PLAN_STAGE_BLOCK threads a sample (grid = batch). Inputs
- * that a program lacks are NULL. Sample `row` stands at position + first + row; beyond `end`:
- * pixels 0, label INF_TARGET_PAD, valid 0.
+/* The staging kernels, in every image: samples of a data set in device memory into a microbatch's
+ * inputs, one block of PLAN_STAGE_BLOCK threads a sample (grid = batch). Inputs that a program
+ * lacks are NULL. Sample `row` stands at position + first + row; beyond `end`: pixels and tokens 0,
+ * labels and targets INF_TARGET_PAD, valid 0. A row of tokens has length + 1 of them, of
+ * token_bytes (2 or 4) each.
  *   extern "C" __global__ void inf_stage(const unsigned char *pixels, const unsigned char *labels,
  *       float *image, int *label, float *valid, const InfDeviceMoment *moment,
- *       unsigned long long first, long long sample_pixels) */
+ *       unsigned long long first, long long sample_pixels)
+ *   extern "C" __global__ void inf_stage_tokens(const void *rows, int *tokens, int *targets,
+ *       float *valid, const InfDeviceMoment *moment, unsigned long long first, long long length,
+ *       int token_bytes) */
 enum { PLAN_STAGE_BLOCK = 256 };
 
 /* A matrix product of the device's library, row-major: out[m, n] = op(a) * op(b), `batch` times.

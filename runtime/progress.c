@@ -9,12 +9,13 @@
 enum { TERMINAL_MS = 200, PLAIN_MS = 5000 };
 
 void inf_progress_open(InfProgress *p, bool quiet, int64_t first, int64_t steps,
-                       int64_t steps_per_epoch) {
+                       int64_t steps_per_epoch, const char *unit) {
     *p = (InfProgress){.quiet = quiet,
                        .terminal = isatty(STDERR_FILENO) == 1,
                        .first = first,
                        .steps = steps,
                        .steps_per_epoch = steps_per_epoch,
+                       .unit = unit,
                        .started_ms = inf_clock_ms()};
 }
 
@@ -37,10 +38,10 @@ void inf_progress_step(InfProgress *p, int64_t step, float loss, double units_pe
     char eta[32];
     inf_duration_text((now - p->started_ms) / 1e3 / done * left, eta);
     int64_t epochs = (p->steps + p->steps_per_epoch - 1) / p->steps_per_epoch;
-    fprintf(stderr, "%sepoch %lld/%lld  step %lld/%lld  loss %.4f  %.0f samples/s  ETA %s%s",
+    fprintf(stderr, "%sepoch %lld/%lld  step %lld/%lld  loss %.4f  %.0f %s/s  ETA %s%s",
             p->terminal ? "\r" : "", (long long)((step - 1) / p->steps_per_epoch + 1),
-            (long long)epochs, (long long)step, (long long)p->steps, (double)loss, units_per_s, eta,
-            p->terminal ? "\x1b[K" : "\n");
+            (long long)epochs, (long long)step, (long long)p->steps, (double)loss, units_per_s,
+            p->unit, eta, p->terminal ? "\x1b[K" : "\n");
     fflush(stderr);
     p->pending = p->terminal;
     p->shown = true;

@@ -12,13 +12,14 @@
 typedef struct InfProgress {
     bool quiet, terminal;
     int64_t first, steps, steps_per_epoch; /* step it began with, last step, length of an epoch */
+    const char *unit;                      /* of speed: "samples", "tokens" */
     double started_ms, shown_ms;
     bool shown;   /* at least one line */
     bool pending; /* a line without its end is on the terminal */
 } InfProgress;
 
 void inf_progress_open(InfProgress *p, bool quiet, int64_t first, int64_t steps,
-                       int64_t steps_per_epoch);
+                       int64_t steps_per_epoch, const char *unit);
 
 /* After step `step` (counted from 1). */
 void inf_progress_step(InfProgress *p, int64_t step, float loss, double units_per_s);

@@ -24,8 +24,14 @@ static InfCode session_new(InfError *e, const Plan *plan, const InfOptions *o, I
     return INF_OK;
 }
 
-static InfCode fail_absent(InfError *e, const Plan *plan, const char *command, const char *why) {
+static InfCode fail_absent(InfError *e, const Plan *plan, const PlanData *what, const char *command,
+                           const char *why) {
     bool here = access(example_data, F_OK) == 0;
+    if (what->kind == PLAN_DATA_tokens)
+        return inf_fail(e, INF_DATA,
+                        "%s\n  = hint: name another file: %s %s --data FILE; tokens are made of a "
+                        "text with: infinic tokenize TEXT -o %s",
+                        why ? why : "no data", plan->model, command, what->path);
     return inf_fail(e, INF_DATA, "%s\n  = hint: name another folder: %s %s --data %s%s",
                     why ? why : "no data", plan->model, command, here ? example_data : "DIR",
                     here ? ""
@@ -58,7 +64,7 @@ static InfCode open_data(InfError *e, InfSession *s, const PlanData *what,
     char *why = NULL;
     InfCode code = inf_loader_open(e, what, program, inf_option_text(s->options, OPT_data, NULL),
                                    &s->data, &absent, &why);
-    if (code == INF_OK && absent) code = fail_absent(e, s->plan, command, why);
+    if (code == INF_OK && absent) code = fail_absent(e, s->plan, what, command, why);
     free(why);
     s->data.seed = s->seed;
     return code;
@@ -117,11 +123,20 @@ static InfCode open_weights(InfError *e, InfSession *s, const char *init) {
 }
 
 static InfCode check_count(InfError *e, const InfSession *s) {
-    uint64_t need = inf_global_batch(s->plan);
-    if (s->data.count < need)
+    const PlanProgram *train = &s->plan->program[0];
+    uint64_t need = inf_global_batch(s->plan), tokens = 0;
+    if (s->data.count >= need) return INF_OK;
+    if (s->data.kind != PLAN_DATA_tokens)
         return inf_fail(e, INF_DATA, "%s: holds %llu samples; one step needs %llu", s->data.path,
                         (unsigned long long)s->data.count, (unsigned long long)need);
-    return INF_OK;
+    bool fits = inf_mul(need, inf_units(train), &tokens) && inf_add(tokens, 1, &tokens);
+    INF_ASSERT(fits);
+    return inf_fail(e, INF_DATA,
+                    "%s: holds %llu tokens, so %llu samples of T = %llu; one step needs %llu "
+                    "tokens: %llu samples and the token behind them",
+                    s->data.path, (unsigned long long)s->data.tokens.tokens,
+                    (unsigned long long)s->data.count, (unsigned long long)inf_units(train),
+                    (unsigned long long)tokens, (unsigned long long)need);
 }
 
 /* Releases everything when opening failed half way. */

@@ -36,8 +36,9 @@ typedef struct Trainer {
     double started_ms, finished_ms; /* finished_ms: when the last step was done */
 } Trainer;
 
-static double samples_per_s(const Trainer *t, double ms) {
-    return ms > 0 ? (double)inf_global_batch(t->s.plan) / ms * 1e3 : 0.0;
+static double units_per_s(const Trainer *t, double ms) {
+    uint64_t units = inf_global_batch(t->s.plan) * inf_units(&t->s.plan->program[0]);
+    return ms > 0 ? (double)units / ms * 1e3 : 0.0;
 }
 
 /* How many steps, from flags and from the plan. */
@@ -218,7 +219,7 @@ static void note_step(Trainer *t, const InfStepResult *r) {
                             .loss = r->loss,
                             .lr = r->input.host.lr,
                             .ms = ms,
-                            .units_per_s = samples_per_s(t, ms),
+                            .units_per_s = units_per_s(t, ms),
                             .has_norm = t->show_norm,
                             .grad_norm = r->grad_norm};
     inf_metrics_step(&t->metrics, &record);
@@ -413,7 +414,7 @@ static InfCode prepare(InfError *e, Trainer *t) {
     TRY(inf_session_trace(e, &t->s));
     t->started_ms = inf_clock_ms();
     inf_progress_open(&t->progress, inf_option_given(o, OPT_quiet), t->state.step, t->steps,
-                      t->per_epoch);
+                      t->per_epoch, inf_unit_name(&t->s.plan->program[0]));
     return INF_OK;
 }
 

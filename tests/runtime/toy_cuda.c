@@ -40,8 +40,8 @@ static void run_stage(const FakeLaunch *l) {
 
 static const char *const parameters[TOY_KERNELS] = {"pppppppe", "pppppppe", "pppppe",
                                                 "pppppe",   "ppppe",    "ppppppppppe"};
-static FakeKernel fakes[TOY_KERNELS + 1];
-static FakeImage image = {FAKE_MAGIC, fakes, TOY_KERNELS + 1};
+static FakeKernel fakes[TOY_KERNELS + 2];
+static FakeImage image = {FAKE_MAGIC, fakes, TOY_KERNELS + 2};
 static PlanImage images[] = {
     {"sm_80", NULL, NULL}, {"sm_90a", NULL, NULL}, {"compute_80", NULL, NULL}};
 static PlanKernel kernels[TOY_KERNELS];
@@ -71,6 +71,7 @@ Plan toy_cuda_plan(void) {
         fakes[i] = (FakeKernel){kernels[i].name, parameters[i], run_toy, &toy_plan.kernel[i]};
     }
     fakes[TOY_KERNELS] = (FakeKernel){"inf_stage", "ppppppll", run_stage, NULL};
+    fakes[TOY_KERNELS + 1] = (FakeKernel){"inf_stage_tokens", "pppppllw", NULL, NULL};
     for (int i = 0; i < 3; i++) {
         images[i].bytes = i == 1 ? (const unsigned char *)&image : wrong;
         images[i].end = images[i].bytes + (i == 1 ? sizeof image : sizeof wrong);
