@@ -1,10 +1,11 @@
-/* lower_cuda_gather.c - the gradient of a table for CUDA.
+/* lower_cuda_gather.c - the gradient of a small table for CUDA.
  *
- * A warp makes up to 32 columns of one row of the table: it walks all indices in order and adds the
- * rows of dy that name it. No list is made and no order depends on threads; walking costs one
- * broadcast load for each index and row.
+ * A large one sorts the indices first (lower_cuda_table.c). Else a warp makes up to 32 columns of
+ * one row of the table: it walks all indices in order and adds the rows of dy that name it. No list
+ * is made and no order depends on threads; walking costs one broadcast load for each index and row.
  */
 #include "codegen/lower_cuda.h"
+#include "codegen/lower_cuda_table.h"
 #include "codegen/lower_space.h"
 
 LoopKernel *lower_cuda_gather_dw(LowerContext *ctx, const Graph *g, const Node *kernel) {
@@ -16,6 +17,7 @@ LoopKernel *lower_cuda_gather_dw(LowerContext *ctx, const Graph *g, const Node *
     int64_t rows = out->dim[0], indices = type_elems(types, val_type(b->body, n->in[0]));
     int64_t elems = type_elems(types, val_type(b->body, n->out));
     if (elems == 0) return k;
+    if (split_cuda_table(b->body, n).sorted) return lower_cuda_table(ctx, g, kernel);
     LoopBuf index = lower_body_input(b, n->in[0]), dy = lower_body_input(b, n->in[1]);
     int64_t width = elems / rows;
     LoopIdx zero = loop_idx(k, 0), at[NDIM_MAX];

@@ -114,6 +114,26 @@ CudaDots split_cuda_dots(const Graph *body, const Node *matmul);
 /* Whether a convolution's factors are rounded to tf32 (CUDA). */
 bool split_cuda_tf32(const Graph *body, const Node *conv);
 
+/* The gradient of a table (split_cuda_table.c). Row r belongs to bucket r % buckets, as its row
+ * r / buckets there. Chunks of indices are counted by bucket, then listed by bucket, in order; a
+ * block sorts a bucket's list by row, and its warps add the rows of dy for a tile of columns,
+ * `each` units of `vector` neighbours a thread: a row with at most `longest` indices in order, by
+ * one warp; one with more by all, warp w every so many-th from w on, and the warps' sums in order.
+ * Workspace (i32): counts [chunks][buckets], first [buckets + 1], list [indices], sorted
+ * [tiles][indices]. */
+typedef struct CudaTable {
+    bool sorted; /* else each row walks all indices */
+    int64_t rows, indices, width;
+    int64_t buckets, local; /* buckets: a power of two; local: rows of a bucket, at most */
+    int64_t chunk, chunks;
+    int64_t vector, units, each, tiles;
+    int64_t longest;
+    int64_t first_at, list_at, sorted_at, ints; /* in the workspace */
+    int count_threads, threads;
+} CudaTable;
+
+CudaTable split_cuda_table(const Graph *body, const Node *gather_dw);
+
 /* Whether a product is left to the device's library. */
 bool split_cuda_library(const Graph *body, const Node *matmul);
 

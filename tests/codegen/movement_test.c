@@ -194,9 +194,33 @@ static void gathers(void **state) {
     kernels_free(s);
 }
 
+/* Tables whose gradient sorts the indices on CUDA: rows that many indices name and rows that none
+ * does, more rows than buckets, columns in several tiles, in fours and not. */
+static void large_tables(void **state) {
+    (void)state;
+    KernelSet *s = kernels_new();
+    static const int64_t shape[][4] = {/* V, I, D, named rows */ {4000, 600, 16, 4000},
+                                       {4000, 1500, 8, 12},
+                                       {300, 3000, 33, 300},
+                                       {70000, 300, 4, 70000},
+                                       {3, 2100, 700, 3},
+                                       {1000, 1030, 300, 900}};
+    for (size_t i = 0; i < sizeof shape / sizeof shape[0]; i++) {
+        int v = (int)shape[i][0], n = (int)shape[i][1], d = (int)shape[i][2];
+        kernels_addf(s,
+                     (KernelCase){.form = "gather_dw", .limit = shape[i][3] + 1, .tolerance = 1e-4},
+                     "(%%0: i32[%d], %%1: f32[%d,%d], %%2: f32[%d,%d]) { %%3 = gather_dw %%0, %%1 "
+                     ": f32[%d,%d] "
+                     "%%4 = add %%2, %%3 : f32[%d,%d] return %%4 }",
+                     n, n, d, v, d, v, d, v, d);
+    }
+    assert_int_equal(kernels_run(s), 0);
+    kernels_free(s);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(pairs), cmocka_unit_test(others),
-                                       cmocka_unit_test(pooling), cmocka_unit_test(gathers),
-                                       cmocka_unit_test(random_rows)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pairs),   cmocka_unit_test(others),      cmocka_unit_test(pooling),
+        cmocka_unit_test(gathers), cmocka_unit_test(random_rows), cmocka_unit_test(large_tables)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
