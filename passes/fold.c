@@ -2,7 +2,8 @@
  *
  * Reads   every graph, bodies of repeats too.
  * Writes  const nodes where all operands are constants, operands where a node is the identity,
- *         one movement for two of a kind in a row; constants enter a repeat's body.
+ *         one movement for two of a kind in a row, slices for rows of a table in order; constants
+ *         enter a repeat's body.
  * Keeps   every bit of every result, for every operand: NaN, infinities and -0 included. So x * 1
  *         and x + (-0) go, x * 0, x - x and x + 0 stay. The one exception is x ^ 2 = x * x, which
  *         is the correctly rounded value that pow may miss.
@@ -201,6 +202,25 @@ static Val fold_iota(Fold *f, const Node *n, const Val *in) {
                                                      : none;
 }
 
+/* The first rows of a table in order, or one of them, are a slice of it. */
+static Val fold_gather(Fold *f, const Node *n, const Val *in) {
+    const Node *source = val_node(f->b.g, in[1]);
+    const TypeInfo *table = val_info(f->b.g, in[0]), *index = val_info(f->b.g, in[1]);
+    if (source == NULL || index->ndim != 1) return none;
+    double first = 0.0;
+    bool one = index->dim[0] == 1 && const_value(f->b.g, in[1], &first);
+    if (source->op != OP_iota && !one) return none;
+    if (first < 0 || first + (double)index->dim[0] > (double)table->dim[0]) return none;
+    int64_t begin[NDIM_MAX] = {(int64_t)first}, end[NDIM_MAX], step[NDIM_MAX];
+    for (int i = 0; i < table->ndim; i++) {
+        end[i] = i == 0 ? begin[0] + index->dim[0] : table->dim[i];
+        step[i] = 1;
+    }
+    bool whole = index->dim[0] == table->dim[0];
+    (void)n;
+    return whole ? in[0] : build_slice(&f->b, in[0], begin, end, step);
+}
+
 static FoldRule *const fold_table[OP_count] = {
     [OP_add] = fold_add,
     [OP_sub] = fold_sub,
@@ -223,6 +243,7 @@ static FoldRule *const fold_table[OP_count] = {
     [OP_slice] = fold_whole,
     [OP_pad] = fold_whole,
     [OP_iota] = fold_iota,
+    [OP_gather] = fold_gather,
 };
 
 /* ---- the walk ---------------------------------------------------------------------------- */

@@ -148,6 +148,12 @@ static bool check_inner(const Check *c, const FuseChain *chain, const FuseShape 
     return fuse_shape_equal(&made, &c->form->kept) && is_row_broadcast(c, chain, to);
 }
 
+/* Movement that an anchor's epilogue may see operands through. */
+static bool anchor_reads(const Check *c, Op op) {
+    bool gather = c->f->g->node[c->form->main]->op == OP_gather;
+    return op == OP_broadcast || op == OP_reshape || (gather && op == OP_slice);
+}
+
 /* An operand from memory or from a source, whose value has shape `from`, read in shape `to`. */
 static bool check_outer(const Check *c, const FuseChain *chain, const FuseShape *from,
                         const FuseShape *to) {
@@ -155,8 +161,7 @@ static bool check_outer(const Check *c, const FuseChain *chain, const FuseShape 
     if (fuse_chain_is_view(chain) || fuse_chain_is_const(chain, &value)) return true;
     if (c->form->kind == FORM_anchor)
         for (int i = 0; i < chain->n; i++)
-            if (chain->inlined[i]->op != OP_broadcast && chain->inlined[i]->op != OP_reshape)
-                return false;
+            if (!anchor_reads(c, chain->inlined[i]->op)) return false;
     return fuse_reshape_is_simple(from, to);
 }
 
