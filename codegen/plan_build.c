@@ -411,7 +411,8 @@ void plan_build(Program *p) {
                      .schedule_summary = p->table->summary,
                      .flat_bytes = m->flat_elems * 4,
                      .nstate = m->nstate,
-                     .checkpoint_prefix = m->checkpoint_prefix};
+                     .checkpoint_prefix = m->checkpoint_prefix,
+                     .checkpoint_skip = m->checkpoint_skip};
     for (int i = 0; i < REGION_count; i++) p->plan.region_bytes[i] = m->region_bytes[i];
     plan_params(p);
     plan_messages(p);

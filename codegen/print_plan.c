@@ -334,7 +334,8 @@ static void print_plan(const Program *p, uint64_t hash, FILE *out) {
                    {"compiler", plan->compiler},
                    {"pipeline", plan->pipeline},
                    {"schedule_summary", plan->schedule_summary},
-                   {"checkpoint_prefix", plan->checkpoint_prefix}};
+                   {"checkpoint_prefix", plan->checkpoint_prefix},
+                   {"checkpoint_skip", plan->checkpoint_skip}};
     fputs("static const Plan plan = {\n    .version = PLAN_VERSION,\n", out);
     for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) {
         fprintf(out, "    .%s = ", strings[i].field);

@@ -16,6 +16,15 @@ static const char *key_text(const Lower *l, KeyId k) {
     return v->kind == VALUE_str ? v->s : NULL;
 }
 
+/* A tuple of words as one text, a blank between two; NULL for none. */
+static const char *key_words(const Lower *l, KeyId k) {
+    const Value *v = key(l, k);
+    const char *text = NULL;
+    for (int i = 0; v->kind == VALUE_tuple && i < v->n; i++)
+        text = text == NULL ? v->item[i].s : arena_printf(l->arena, "%s %s", text, v->item[i].s);
+    return v->kind == VALUE_str ? v->s : text;
+}
+
 /* --- data, optimizer, schedule --- */
 
 static DataSource data_source(const Value *v) {
@@ -144,6 +153,7 @@ void settings_to_module(Lower *l) {
         key(l, l->settings.key_span[KEY_eval_data].file != 0 ? KEY_eval_data : KEY_train_data));
     m->eval.every = key_int(l, KEY_eval_every, 0);
     m->checkpoint_prefix = key_text(l, KEY_checkpoint_prefix);
+    m->checkpoint_skip = key_words(l, KEY_checkpoint_skip);
     settings_layout(l);
     record_build_settings(l);
 }

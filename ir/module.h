@@ -154,6 +154,7 @@ struct Module {
     EvalSettings eval;
     ParallelSettings parallel;
     const char *checkpoint_prefix; /* may be NULL */
+    const char *checkpoint_skip;   /* patterns, a blank between two; may be NULL */
     BuildSetting *build;
     int nbuild, cap_build;
     Segment segment[SEGMENT_MAX];

@@ -92,6 +92,7 @@ const Setting text_setting[] = {
     FIELD("parallel.group", int64, parallel.group),
     FIELD("parallel.schedule_file", string, parallel.schedule_file),
     FIELD("checkpoint.prefix", string, checkpoint_prefix),
+    FIELD("checkpoint.skip", string, checkpoint_skip),
     FIELD("layout.flat_elems", int64, flat_elems),
     FIELD("layout.grad_elems", int64, grad_elems),
     FIELD("layout.states", int, nstate),

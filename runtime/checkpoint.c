@@ -67,6 +67,8 @@ static void print_state(FILE *out, const Plan *plan, const InfState *s, const Fi
     inf_json_put_int(&j, "samples", (int64_t)s->samples);
     inf_json_put_int(&j, "microbatches", (int64_t)s->microbatches);
     inf_json_put_int(&j, "seed", (int64_t)s->seed);
+    inf_json_put_int(&j, "set", (int64_t)s->set);
+    inf_json_put_bool(&j, "shuffle", s->shuffle);
     inf_json_put_text(&j, "model", plan->model);
     inf_json_put_text(&j, "plan", hash);
     inf_json_key(&j, "files");
@@ -193,7 +195,13 @@ static InfCode check_file(InfError *e, const char *dir, const char *name, json_t
     FileMark mark = {0};
     InfCode code = path ? mark_file(e, path, &mark) : inf_fail(e, INF_IO, "out of memory");
     const char *hash = json_string_value(json_object_get(want, "xxh64"));
-    if (code == INF_OK && (!hash || strcmp(hash, mark.hash) != 0))
+    json_t *bytes = json_object_get(want, "bytes");
+    if (code == INF_OK && (!hash || !json_is_integer(bytes)))
+        code = inf_fail(e, INF_DATA, "%s/state.json: lacks size or hash of %s", dir, name);
+    if (code == INF_OK && (uint64_t)json_integer_value(bytes) != mark.bytes)
+        code = inf_fail(e, INF_DATA, "%s: has %llu bytes, %lld in state.json", path,
+                        (unsigned long long)mark.bytes, (long long)json_integer_value(bytes));
+    if (code == INF_OK && strcmp(hash, mark.hash) != 0)
         code = inf_fail(e, INF_DATA, "%s: does not match its hash in state.json", path);
     free(path);
     return code;
@@ -201,15 +209,19 @@ static InfCode check_file(InfError *e, const char *dir, const char *name, json_t
 
 static InfCode parse_state(InfError *e, const char *dir, const char *path, json_t *root,
                            InfState *out) {
-    int64_t samples = 0, microbatches = 0, seed = 0;
+    int64_t samples = 0, microbatches = 0, seed = 0, set = 0;
+    json_t *shuffle = json_object_get(root, "shuffle");
     if (!get_int(root, "step", &out->step) || !get_int(root, "updates", &out->updates) ||
         !get_int(root, "samples", &samples) || !get_int(root, "microbatches", &microbatches) ||
-        !get_int(root, "seed", &seed))
-        return inf_fail(e, INF_DATA, "%s: lacks step, updates, samples, microbatches or seed",
+        !get_int(root, "seed", &seed) || !get_int(root, "set", &set) || !json_is_boolean(shuffle))
+        return inf_fail(e, INF_DATA,
+                        "%s: lacks step, updates, samples, microbatches, seed, set or shuffle",
                         path);
     out->samples = (uint64_t)samples;
     out->microbatches = (uint64_t)microbatches;
     out->seed = (uint64_t)seed;
+    out->set = (uint64_t)set;
+    out->shuffle = json_is_true(shuffle);
     for (int i = 0; i < FILE_COUNT; i++)
         TRY(check_file(e, dir, file_names[i], json_object_get(root, "files")));
     return INF_OK;
@@ -237,11 +249,43 @@ static InfCode read_state(InfError *e, const char *dir, InfState *out) {
     return code;
 }
 
+/* A folder or file that a run left behind when it was killed in the middle of a save. */
+static int is_leftover(const struct dirent *entry) {
+    const char *name = entry->d_name, *tmp = strstr(name, ".tmp");
+    if (strncmp(name, ".step-", 6) == 0) return tmp && strcmp(tmp, ".tmp") == 0;
+    return tmp && (strncmp(name, "latest.tmp.", 11) == 0 ||
+                   strncmp(name, "model.safetensors.tmp.", 22) == 0);
+}
+
+void inf_checkpoint_clean(const char *out) {
+    struct dirent **names = NULL;
+    int count = scandir(out, &names, is_leftover, alphasort);
+    for (int i = 0; i < count; i++) {
+        char *path = inf_path_join(out, names[i]->d_name);
+        if (path && unlink(path) != 0) remove_folder(path);
+        free(path);
+        free(names[i]);
+    }
+    free(names);
+}
+
 static int is_step(const struct dirent *entry) { return strncmp(entry->d_name, "step-", 5) == 0; }
 
-/* The newest folder whose state and hashes are good. */
+/* Whether `out` is one checkpoint rather than a folder of them. */
+static bool is_checkpoint(const char *out) {
+    char *path = inf_path_join(out, "state.json");
+    bool there = path && access(path, F_OK) == 0;
+    free(path);
+    return there;
+}
+
+/* The newest folder whose state and hashes are good; `out` itself if it is a checkpoint. */
 static InfCode find_good(InfError *e, const char *out, InfState *state, char **folder) {
     struct dirent **names = NULL;
+    if (is_checkpoint(out)) {
+        *folder = strdup(out);
+        return *folder ? read_state(e, out, state) : inf_fail(e, INF_IO, "out of memory");
+    }
     int count = scandir(out, &names, is_step, alphasort);
     if (count < 0) return inf_fail(e, INF_DATA, "%s: %s", out, strerror(errno));
     bool found = false;

@@ -17,14 +17,19 @@ typedef struct InfState {
     uint64_t samples; /* consumed */
     uint64_t microbatches;
     uint64_t seed;
+    uint64_t set;     /* samples of the data set */
+    bool shuffle;
 } InfState;
 
 /* *folder receives the final folder in fresh memory. */
 InfCode inf_checkpoint_save(InfError *e, const InfParams *params, const InfEngine *m,
                             const char *out, const InfState *state, char **folder);
 
-/* Loads the newest good checkpoint of `out`; a damaged one is skipped with a notice on stderr.
- * INF_DATA when there is none, or when the model has changed. */
+/* Removes what a run that was killed in the middle of a save has left in `out`. */
+void inf_checkpoint_clean(const char *out);
+
+/* Loads the newest good checkpoint of `out`, or `out` itself if it is one; a damaged one is skipped
+ * with a notice on stderr. INF_DATA when there is none, or when the model has changed. */
 InfCode inf_checkpoint_load(InfError *e, const InfParams *params, InfEngine *m, const char *out,
                             InfState *state, char **folder);
 

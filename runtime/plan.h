@@ -357,6 +357,7 @@ typedef struct Plan {
     const PlanBuffer *buffer;
     uint32_t nbuffer;
     const char *checkpoint_prefix; /* may be missing on load, always written; NULL: none */
+    const char *checkpoint_skip;   /* "*.attn.bias *.x": names in files that are ignored; or NULL */
     const PlanMatmul *matmul;      /* target "cuda" */
     uint32_t nmatmul;
     const PlanImage *image;

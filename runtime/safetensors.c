@@ -96,10 +96,12 @@ static InfCode check_name(InfError *e, const char *path, const char *name) {
         return inf_fail(e, INF_DATA, "%s: a tensor's name has %zu bytes; at most %d are allowed",
                         path, length, INF_TENSOR_NAME_MAX);
     if (length == 0) return inf_fail(e, INF_DATA, "%s: a tensor has an empty name", path);
-    for (const char *c = name; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+    for (const unsigned char *c = (const unsigned char *)name; *c; c++) {
+        bool high = c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0; /* U+0080 to U+009F */
+        if (c[0] < 0x20 || c[0] == 0x7f || high)
             return inf_fail(e, INF_DATA, "%s: a tensor's name holds the control character 0x%02x",
-                            path, (unsigned)(unsigned char)*c);
+                            path, (unsigned)c[high]);
+    }
     return INF_OK;
 }
 

@@ -117,9 +117,12 @@ static InfCode open_memory(InfError *e, InfSession *s) {
 /* The seed's weights, or those of a file. */
 static InfCode open_weights(InfError *e, InfSession *s, const char *init) {
     inf_params_init(&s->params, &s->engine, s->seed);
-    if (init) TRY(inf_params_load(e, &s->params, &s->engine, init));
-    inf_engine_push_all(&s->engine, PLAN_REGION_param);
-    return INF_OK;
+    char *path = init ? inf_weights_path(init) : NULL;
+    InfCode code = init && !path ? inf_fail(e, INF_IO, "out of memory") : INF_OK;
+    if (path) code = inf_params_load(e, &s->params, &s->engine, path);
+    free(path);
+    if (code == INF_OK) inf_engine_push_all(&s->engine, PLAN_REGION_param);
+    return code;
 }
 
 static InfCode check_count(InfError *e, const InfSession *s) {

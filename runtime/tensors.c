@@ -36,6 +36,11 @@ static bool ends_with(const char *text, const char *end) {
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
+static const char *base_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 /* A shard is a plain name beside the index: nothing that leaves its folder. */
 static InfCode add_shard(InfError *e, InfTensors *set, const char *index, const char *name) {
     if (strchr(name, '/') || name[0] == '.' || !ends_with(name, ".safetensors"))
@@ -67,7 +72,7 @@ static InfCode check_index(InfError *e, const InfTensors *set, const char *index
     json_object_foreach(map, name, shard) {
         const InfTensor *t = inf_tensors_find(set, name);
         const char *want = json_string_value(shard);
-        if (!t || !ends_with(set->paths[t->file], want))
+        if (!t || strcmp(base_name(set->paths[t->file]), want) != 0)
             return inf_fail(e, INF_DATA, "%s: '%.200s' is not in its shard %s", index, name, want);
     }
     for (int i = 0; i < set->count; i++)
@@ -81,6 +86,8 @@ static InfCode add_index(InfError *e, InfTensors *set, const char *path, json_t 
     json_t *map = json_object_get(root, "weight_map"), *shard;
     const char *name;
     if (!json_is_object(map)) return inf_fail(e, INF_DATA, "%s: has no object 'weight_map'", path);
+    if (json_object_size(map) == 0)
+        return inf_fail(e, INF_DATA, "%s: its 'weight_map' is empty", path);
     json_object_foreach(map, name, shard) {
         if (!json_is_string(shard))
             return inf_fail(e, INF_DATA, "%s: the shard of '%.200s' is not a string", path, name);
@@ -108,6 +115,37 @@ static InfCode open_index(InfError *e, InfTensors *set, const char *path) {
     return code;
 }
 
+static InfCode fail_pickle(InfError *e, const char *path) {
+    return inf_fail(e, INF_DATA,
+                    "%s: a %s file is a Python pickle, which can run any program and is never "
+                    "read; convert it once with: python -c \"import torch, safetensors.torch as s; "
+                    "s.save_file(torch.load('%s', weights_only=True), 'model.safetensors')\"",
+                    path, strrchr(path, '.'), path);
+}
+
+static InfCode refuse_pickle(InfError *e, const char *path) {
+    static const char *const ends[] = {".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle"};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (ends_with(path, ends[i])) return fail_pickle(e, path);
+    return INF_OK;
+}
+
+/* What may stand in a folder instead, made by older programs. */
+static InfCode fail_folder(InfError *e, const char *dir) {
+    static const char *const names[] = {"pytorch_model.bin", "model.pt", "model.pth"};
+    InfCode code = INF_OK;
+    for (size_t i = 0; code == INF_OK && i < sizeof names / sizeof *names; i++) {
+        char *path = inf_path_join(dir, names[i]);
+        if (path && access(path, F_OK) == 0) code = fail_pickle(e, path);
+        free(path);
+    }
+    return code != INF_OK ? code
+                          : inf_fail(e, INF_DATA,
+                                     "%s: a folder with neither model.safetensors nor "
+                                     "model.safetensors.index.json",
+                                     dir);
+}
+
 static InfCode open_folder(InfError *e, InfTensors *set, const char *dir) {
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
     for (int i = 0; i < 2; i++) {
@@ -119,28 +157,16 @@ static InfCode open_folder(InfError *e, InfTensors *set, const char *dir) {
         free(path);
         if (there) return code;
     }
-    return inf_fail(e, INF_DATA, "%s: a folder with neither %s nor %s", dir, names[0], names[1]);
-}
-
-static InfCode refuse_pickle(InfError *e, const char *path) {
-    static const char *const ends[] = {".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle"};
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
-        if (ends_with(path, ends[i]))
-            return inf_fail(e, INF_DATA,
-                            "%s: a %s file is a Python pickle, which can run any "
-                            "program and is never read; convert it once with: python -c \"import "
-                            "torch, safetensors.torch as s; s.save_file(torch.load('%s', "
-                            "weights_only=True), 'model.safetensors')\"",
-                            path, ends[i], path);
-    return INF_OK;
+    return fail_folder(e, dir);
 }
 
 InfCode inf_tensors_open(InfError *e, const char *path, InfTensors *out) {
     *out = (InfTensors){0};
     struct stat st;
+    bool there = stat(path, &st) == 0;
+    if (there && S_ISDIR(st.st_mode)) return open_folder(e, out, path);
     TRY(refuse_pickle(e, path));
-    if (stat(path, &st) != 0) return inf_fail(e, INF_DATA, "%s: no such weights file", path);
-    if (S_ISDIR(st.st_mode)) return open_folder(e, out, path);
+    if (!there) return inf_fail(e, INF_DATA, "%s: no such weights file", path);
     InfCode code = ends_with(path, ".index.json") ? open_index(e, out, path)
                                                   : inf_tensors_add_file(e, out, path);
     if (code == INF_OK) code = inf_tensors_sort(e, out, path);

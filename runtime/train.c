@@ -349,23 +349,38 @@ static InfCode loop(InfError *e, Trainer *t) {
     return INF_OK;
 }
 
+/* Another data order, or another model, is not a continuation. */
+static InfCode check_resumed(InfError *e, const Trainer *t, const char *folder) {
+    const InfState *was = &t->state;
+    uint64_t global = inf_global_batch(t->s.plan);
+    if (was->samples != (uint64_t)was->step * global)
+        return inf_fail(e, INF_DATA,
+                        "%s: was saved after %llu samples in %lld steps; this program "
+                        "takes %llu a step",
+                        folder, (unsigned long long)was->samples, (long long)was->step,
+                        (unsigned long long)global);
+    if (inf_option_given(t->s.options, OPT_seed) && was->seed != t->s.seed)
+        return inf_fail(e, INF_USAGE, "--seed %llu differs from the seed %llu of %s",
+                        (unsigned long long)t->s.seed, (unsigned long long)was->seed, folder);
+    if (was->shuffle != t->s.data.shuffle)
+        return inf_fail(e, INF_USAGE, "%s was trained %s --no-shuffle; go on in the same order",
+                        folder, was->shuffle ? "without" : "with");
+    if (was->set != t->s.data.count)
+        return inf_fail(e, INF_DATA,
+                        "%s: was trained on %llu samples, %s holds %llu; to train its weights on "
+                        "other data, start with --init %s",
+                        folder, (unsigned long long)was->set, t->s.data.path,
+                        (unsigned long long)t->s.data.count, folder);
+    return INF_OK;
+}
+
 /* --resume: weights, optimizer, position and seed from the newest good checkpoint. */
 static InfCode resume(InfError *e, Trainer *t) {
-    const InfOptions *o = t->s.options;
-    const char *from = inf_option_text(o, OPT_resume, t->out);
+    const char *from = inf_option_text(t->s.options, OPT_resume, t->out);
     char *folder = NULL;
     if (!from) return inf_fail(e, INF_USAGE, "--resume needs a folder: --resume=DIR, or --out DIR");
     InfCode code = inf_checkpoint_load(e, &t->s.params, &t->s.engine, from, &t->state, &folder);
-    uint64_t global = inf_global_batch(t->s.plan);
-    if (code == INF_OK && t->state.samples != (uint64_t)t->state.step * global)
-        code = inf_fail(e, INF_DATA,
-                        "%s: was saved after %llu samples in %lld steps; this program "
-                        "takes %llu a step",
-                        folder, (unsigned long long)t->state.samples, (long long)t->state.step,
-                        (unsigned long long)global);
-    if (code == INF_OK && inf_option_given(o, OPT_seed) && t->state.seed != t->s.seed)
-        code = inf_fail(e, INF_USAGE, "--seed %llu differs from the seed %llu of %s",
-                        (unsigned long long)t->s.seed, (unsigned long long)t->state.seed, folder);
+    if (code == INF_OK) code = check_resumed(e, t, folder);
     if (code == INF_OK) {
         inf_engine_push_all(&t->s.engine, PLAN_REGION_param);
         inf_engine_push_all(&t->s.engine, PLAN_REGION_state);
@@ -386,6 +401,7 @@ static InfCode prepare_out(InfError *e, const Trainer *t) {
     const Plan *plan = t->s.plan;
     uint64_t bytes = 0;
     TRY(inf_dir_make(e, t->out));
+    inf_checkpoint_clean(t->out);
     if (!inf_mul((uint64_t)plan->flat_bytes, (uint64_t)plan->nstate + 2, &bytes))
         bytes = UINT64_MAX;
     return inf_disk_check(e, t->out, bytes);
@@ -407,7 +423,8 @@ static InfCode prepare(InfError *e, Trainer *t) {
     if (inf_option_given(o, OPT_resume))
         TRY(resume(e, t));
     else
-        t->state.seed = t->s.seed;
+        t->state =
+            (InfState){.seed = t->s.seed, .set = t->s.data.count, .shuffle = t->s.data.shuffle};
     t->submitted = t->state.step;
     decide_length(t);
     announce(t);

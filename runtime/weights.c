@@ -1,4 +1,6 @@
 /* weights.c - parameters from and to weight files, by name. */
+#include <fnmatch.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,13 +11,23 @@ static void to_shape(const PlanParam *block, uint64_t *shape) {
     for (int i = 0; i < block->ndim; i++) shape[i] = (uint64_t)block->dim[i];
 }
 
-/* The file's tensor for a parameter; with a checkpoint prefix the file may leave the prefix out. */
-static const InfTensor *find_tensor(const InfTensors *set, const Plan *plan, const char *name) {
+/* A name of the model in the file; with a checkpoint prefix the file may leave the prefix out. */
+static const InfTensor *find_name(const InfTensors *set, const Plan *plan, const char *name) {
     const InfTensor *t = inf_tensors_find(set, name);
     const char *prefix = plan->checkpoint_prefix;
     size_t length = prefix ? strlen(prefix) : 0;
     if (!t && length > 0 && strncmp(name, prefix, length) == 0)
         t = inf_tensors_find(set, name + length + (name[length] == '.'));
+    return t;
+}
+
+/* A parameter's tensor in the file; a tied one may stand there under its other name alone. Tied
+ * blocks are not stacked. */
+static const InfTensor *find_tensor(const InfTensors *set, const Plan *plan, const InfParam *p) {
+    const InfTensor *t = find_name(set, plan, p->name);
+    for (uint32_t i = 0; !t && i < plan->nalias; i++)
+        if (p->block == &plan->param[plan->alias[i].param])
+            t = find_name(set, plan, plan->alias[i].name);
     return t;
 }
 
@@ -26,22 +38,34 @@ static bool same_shape(const PlanParam *block, const InfTensor *t) {
     return true;
 }
 
-/* A tied name stored a second time is accepted: it is an alias, not a stranger. */
-static bool is_alias(const Plan *plan, const char *name) {
-    for (uint32_t i = 0; i < plan->nalias; i++)
-        if (strcmp(plan->alias[i].name, name) == 0) return true;
+/* Names that the model's file says are to be ignored: patterns with '*' and '?'. */
+static bool is_skipped(const Plan *plan, const char *name) {
+    const char *at = plan->checkpoint_skip;
+    while (at && *at) {
+        char pattern[INF_TENSOR_NAME_MAX + 1];
+        size_t length = strcspn(at, " ");
+        if (length > 0 && length < sizeof pattern) {
+            memcpy(pattern, at, length);
+            pattern[length] = '\0';
+            if (fnmatch(pattern, name, 0) == 0) return true;
+        }
+        at += length + strspn(at + length, " ");
+    }
     return false;
 }
 
 typedef struct Report {
     FILE *out;
-    int missing, unexpected, misshaped;
+    bool *used; /* by tensor of the file: it belongs to a parameter or is another name of one */
+    int missing, unexpected, misshaped, untied;
 } Report;
 
 static void report_missing(Report *r, const InfParams *all, const Plan *plan,
                            const InfTensors *set) {
     for (int i = 0; i < all->count; i++) {
-        if (find_tensor(set, plan, all->param[i].name)) continue;
+        const InfTensor *t = find_tensor(set, plan, &all->param[i]);
+        if (t) r->used[t - set->tensors] = true;
+        if (t) continue;
         uint64_t shape[PLAN_NDIM_MAX];
         char text[256];
         const PlanParam *b = all->param[i].block;
@@ -57,7 +81,7 @@ static void report_misshaped(Report *r, const InfParams *all, const Plan *plan,
                              const InfTensors *set) {
     for (int i = 0; i < all->count; i++) {
         const PlanParam *b = all->param[i].block;
-        const InfTensor *t = find_tensor(set, plan, all->param[i].name);
+        const InfTensor *t = find_tensor(set, plan, &all->param[i]);
         if (!t || same_shape(b, t)) continue;
         uint64_t shape[PLAN_NDIM_MAX];
         char want[256], have[256];
@@ -75,42 +99,75 @@ static void report_misshaped(Report *r, const InfParams *all, const Plan *plan,
     }
 }
 
-static void report_unexpected(Report *r, const InfParams *all, const Plan *plan,
-                              const InfTensors *set) {
-    bool *used = calloc((size_t)set->count + 1, sizeof *used);
-    if (!used) return;
-    for (int i = 0; i < all->count; i++) {
-        const InfTensor *t = find_tensor(set, plan, all->param[i].name);
-        if (t) used[t - set->tensors] = true;
+/* Whether two tensors of the file hold the same values. */
+static InfCode same_values(InfError *e, const InfTensors *set, const InfTensor *a,
+                           const InfTensor *b, bool *same) {
+    *same = a->count == b->count;
+    if (!*same) return INF_OK;
+    float *x = malloc((size_t)a->count * sizeof *x + 1),
+          *y = malloc((size_t)a->count * sizeof *y + 1);
+    InfCode code = x && y ? INF_OK : inf_fail(e, INF_IO, "out of memory");
+    if (code == INF_OK) code = inf_tensors_read_f32(e, set, a, x);
+    if (code == INF_OK) code = inf_tensors_read_f32(e, set, b, y);
+    if (code == INF_OK) *same = memcmp(x, y, (size_t)a->count * sizeof *x) == 0;
+    free(x);
+    free(y);
+    return code;
+}
+
+/* A tied parameter stored a second time is no stranger, but other values there would be lost. */
+static InfCode report_untied(InfError *e, Report *r, const InfParams *all, const Plan *plan,
+                             const InfTensors *set) {
+    for (uint32_t i = 0; i < plan->nalias; i++) {
+        const InfTensor *other = find_name(set, plan, plan->alias[i].name), *t = NULL;
+        for (int k = 0; k < all->count; k++)
+            if (all->param[k].block == &plan->param[plan->alias[i].param])
+                t = find_tensor(set, plan, &all->param[k]);
+        if (!other || !t) continue;
+        bool same = true;
+        r->used[other - set->tensors] = true;
+        if (other != t) TRY(same_values(e, set, t, other, &same));
+        if (same) continue;
+        r->untied++;
+        fprintf(r->out, "\n  untied      %s has other values than %s; the model ties them",
+                other->name, t->name);
     }
+    return INF_OK;
+}
+
+static void report_unexpected(Report *r, const Plan *plan, const InfTensors *set) {
     for (int i = 0; i < set->count; i++) {
         const InfTensor *t = &set->tensors[i];
         char text[256];
-        if (used[i] || is_alias(plan, t->name)) continue;
+        if (r->used[i] || is_skipped(plan, t->name)) continue;
         r->unexpected++;
         fprintf(r->out, "\n  unexpected  %s %s", t->name,
                 inf_shape_text(t->shape, t->ndim, text, sizeof text));
     }
-    free(used);
 }
 
 /* One report of everything that does not fit. */
 static InfCode check_fit(InfError *e, const InfParams *all, const Plan *plan, const InfTensors *set,
                          const char *path) {
-    char *text = NULL;
+    char *text = NULL, untied[32] = "";
     size_t length = 0;
-    Report r = {.out = open_memstream(&text, &length)};
-    if (!r.out) return inf_fail(e, INF_IO, "out of memory");
-    report_missing(&r, all, plan, set);
-    report_misshaped(&r, all, plan, set);
-    report_unexpected(&r, all, plan, set);
-    fclose(r.out);
-    InfCode code = INF_OK;
-    if (r.missing + r.misshaped + r.unexpected > 0)
+    Report r = {.out = open_memstream(&text, &length),
+                .used = calloc((size_t)set->count + 1, sizeof *r.used)};
+    InfCode code = r.out && r.used ? INF_OK : inf_fail(e, INF_IO, "out of memory");
+    if (code == INF_OK) {
+        report_missing(&r, all, plan, set);
+        report_misshaped(&r, all, plan, set);
+        code = report_untied(e, &r, all, plan, set);
+        report_unexpected(&r, plan, set);
+    }
+    if (r.out) fclose(r.out);
+    if (r.untied) snprintf(untied, sizeof untied, ", %d untied", r.untied);
+    if (code == INF_OK && r.missing + r.misshaped + r.unexpected + r.untied > 0)
         code = inf_fail(e, INF_DATA,
                         "[E025] %s does not fit %s: %d missing, %d mis-shaped, "
-                        "%d unexpected%s",
-                        path, plan->file, r.missing, r.misshaped, r.unexpected, text);
+                        "%d unexpected%s%s",
+                        path, plan->file, r.missing, r.misshaped, r.unexpected, untied, text);
+    free(r.used);
     free(text);
     return code;
 }
@@ -132,7 +189,7 @@ InfCode inf_params_load(InfError *e, const InfParams *all, InfEngine *m, const c
     TRY(inf_tensors_open(e, path, &set));
     InfCode code = check_fit(e, all, m->plan, &set, path);
     for (int i = 0; code == INF_OK && i < all->count; i++)
-        code = load_one(e, &all->param[i], m, &set, find_tensor(&set, m->plan, all->param[i].name));
+        code = load_one(e, &all->param[i], m, &set, find_tensor(&set, m->plan, &all->param[i]));
     inf_tensors_close(&set);
     return code;
 }
@@ -152,6 +209,17 @@ static const float *values_of(const InfParam *p, const InfEngine *m, InfValues w
     return *copy;
 }
 
+/* Numbers that are not finite are never saved as weights. */
+static InfCode check_finite(InfError *e, const InfParam *p, const float *values, const char *path) {
+    for (int64_t i = 0; i < p->count; i++)
+        if (!isfinite(values[i]))
+            return inf_fail(e, INF_NONFINITE,
+                            "%s: not written, because '%s' holds a number that is not finite\n"
+                            "  = hint: a smaller --lr, or --clip 1",
+                            path, p->name);
+    return INF_OK;
+}
+
 InfCode inf_params_save(InfError *e, const InfParams *all, const InfEngine *m, const char *path,
                         InfValues which, float scale) {
     InfTensorOut *out = calloc((size_t)all->count + 1, sizeof *out);
@@ -165,7 +233,10 @@ InfCode inf_params_save(InfError *e, const InfParams *all, const InfEngine *m, c
         *t = (InfTensorOut){.name = p->name, .dtype = INF_DTYPE_F32, .ndim = p->block->ndim};
         to_shape(p->block, t->shape);
         t->values = values_of(p, m, which, scale, &copies[count++]);
-        if (!t->values) code = inf_fail(e, INF_IO, "out of memory");
+        if (!t->values)
+            code = inf_fail(e, INF_IO, "out of memory");
+        else if (which == INF_VALUES_weights)
+            code = check_finite(e, p, t->values, path);
     }
     if (code == INF_OK) code = inf_tensors_write(e, path, out, count);
     for (int i = 0; copies && i < count; i++) free(copies[i]);

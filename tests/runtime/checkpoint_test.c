@@ -133,6 +133,22 @@ static void test_refusals(void **state) {
     expect_code(RUN(&toy_plan, "train", "--data", data, "--steps", "1", "--metrics", "/dev/full"),
                 5, "could not write every record");
     expect_code(RUN(&toy_plan, "eval", "--data", data, "--weights", out), 4, "no images");
+    expect_code(RUN(&toy_plan, "train", "--data", data, "--out", out, "--resume", "--no-shuffle"),
+                2, "was trained without --no-shuffle");
+    char single[300];
+    snprintf(single, sizeof single, "--resume=%s/step-00000001", out);
+    other = toy_plan;
+    other.nstate = 2;
+    other.train.optimizer = PLAN_OPTIM_adamw;
+    other.region_bytes[PLAN_REGION_state] *= 2;
+    expect_code(RUN(&other, "train", "--data", data, "--out", out, "--resume"), 4,
+                "is the state of sgd; this program trains with adamw");
+    expect_code(RUN(&toy_plan, "train", "--data", data, "--epochs", "1", single), 0,
+                "going on from");
+    toy_data(data, "train", 26);
+    expect_code(RUN(&toy_plan, "train", "--data", data, "--out", out, "--resume"), 4,
+                "was trained on 25 samples");
+    toy_data(data, "train", 25);
     toy_data(data, "t10k", 5);
     expect_code(RUN(&toy_plan, "eval", "--data", data, "--weights", out), 0, "samples 5");
     temp_remove(data);
@@ -230,12 +246,19 @@ static void test_nothing_half_written(void **state) {
     char *data = make_data();
     const char *out = temp_path(data, "out");
     mkdir(out, 0700);
-    /* A file where the hidden folder must go. */
-    file_put(temp_path(out, ".step-00000002.tmp"), "x", 1);
+    /* A file where the folder must go; and what killed runs left behind. */
+    file_put(temp_path(out, "step-00000002"), "x", 1);
+    mkdir(temp_path(out, ".step-00000001.tmp"), 0700);
+    file_put(temp_path(out, ".step-00000001.tmp/model.safetensors.tmp.1"), "x", 1);
+    file_put(temp_path(out, "latest.tmp.77"), "x", 1);
     expect_code(
         RUN(&toy_plan, "train", "--data", data, "--steps", "4", "--out", out, "--save-every", "2"),
         5, NULL);
     assert_null(file_get(temp_path(out, "latest"), NULL));
+    DIR *d = opendir(out);
+    for (struct dirent *entry = readdir(d); entry; entry = readdir(d))
+        if (strstr(entry->d_name, ".tmp")) fail_msg("%s is left", entry->d_name);
+    closedir(d);
     assert_null(file_get(temp_path(out, "model.safetensors"), NULL));
     temp_remove(data);
 }

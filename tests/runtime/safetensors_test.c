@@ -115,13 +115,18 @@ static void test_file_mutants(void **state) {
         file_put(path, rows[i].bytes, rows[i].count);
         expect_bad(path, rows[i].says);
     }
-    static const char *const pickles[] = {"m.pt", "m.pth", "pytorch_model.bin", "m.ckpt", "m.pkl"};
+    static const char *const pickles[] = {"model.pt", "m.pth", "pytorch_model.bin", "m.ckpt",
+                                          "m.pkl"};
     for (size_t i = 0; i < 5; i++) {
         file_put(temp_path(dir, pickles[i]), "PK\x03\x04", 4);
         expect_bad(temp_path(dir, pickles[i]), "is a Python pickle, which can run any program");
     }
     expect_bad(temp_path(dir, "none.safetensors"), "no such weights file");
     remove(path);
+    expect_bad(dir, "pytorch_model.bin: a .bin file is a Python pickle");
+    remove(temp_path(dir, "pytorch_model.bin"));
+    expect_bad(dir, "a .pt file");
+    remove(temp_path(dir, "model.pt"));
     expect_bad(dir, "a folder with neither model.safetensors nor");
     temp_remove(dir);
 }
