@@ -55,7 +55,8 @@ LowerBody *lower_body_new(LowerContext *ctx, const Graph *g, const Node *kernel)
 /* The first node of the body with this op (an anchor); never NULL. */
 const Node *lower_body_anchor(const LowerBody *b, Op op);
 
-/* The buffer of a body value that is a graph input of the body (an anchor's operand). */
+/* The buffer of a body value that is a graph input of the body (an anchor's operand), or such an
+ * input widened from bf16: loads give the same number. */
 LoopBuf lower_body_input(const LowerBody *b, Val v);
 
 /* From now on `v` is `value` at whatever index it is asked for (an anchor's result inside its

@@ -87,6 +87,8 @@ const Node *lower_body_anchor(const LowerBody *b, Op op) {
 }
 
 LoopBuf lower_body_input(const LowerBody *b, Val v) {
+    const Node *n = val_node(b->body, v);
+    if (n && n->op == OP_cast && type_of(b, n->in[0])->dtype == DT_bf16) v = n->in[0];
     LOOP_ASSERT(!val_node(b->body, v));
     return b->in[b->body->val[v.id].result];
 }

@@ -248,6 +248,7 @@ static void plan_programs(Program *p) {
     c.forward_add = add ? plan_chunk(p, "forward+", "train.add", is_forward) : c.forward;
     c.backward_add = add ? plan_chunk(p, "backward+", "train.add", is_backward) : c.backward;
     c.update = plan_chunk(p, "update", "update", NULL);
+    if (module_graph(p->mod, "copy")) plan_chunk(p, "copy", "copy", NULL);
     PlanProgram train = {.name = "train",
                          .batch = p->mod->train.batch,
                          .microbatches = p->mod->train.microbatches,

@@ -1,18 +1,31 @@
 /* plan_matmul.c - a matrix product with its epilogue as a row for the device's library.
  *
  * Reads   the body of a kernel that fuse left to the library: the product, then a bias along the
- *         last axis, then an activation; or the product and an old value (passes/fuse_target.c).
+ *         last axis, then an activation; or the product and an old value; then rounding to bf16
+ *         (passes/fuse_target.c). Operands in bf16 stand there as casts to f32.
  */
 #include "codegen/loop.h"
 #include "codegen/program.h"
 #include "ir/split.h"
 
-/* The argument that a value of the body is, seen through a broadcast. */
+/* What a value of the body is in memory, seen through widening and a broadcast. */
+static Val stored(const Graph *body, Val v, bool *spread) {
+    for (const Node *n = val_node(body, v); n != NULL; n = val_node(body, v)) {
+        LOOP_ASSERT(n->op == OP_cast || n->op == OP_broadcast);
+        if (n->op == OP_broadcast) *spread = true;
+        v = n->in[0];
+    }
+    return v;
+}
+
 static uint8_t argument(const Graph *body, Val v) {
-    const Node *n = val_node(body, v);
-    if (n) v = n->in[0];
-    LOOP_ASSERT(!val_node(body, v));
-    return (uint8_t)body->val[v.id].result;
+    bool spread = false;
+    return (uint8_t)body->val[stored(body, v, &spread).id].result;
+}
+
+static uint8_t dtype_of(const Graph *body, Val v) {
+    bool spread = false;
+    return val_info(body, stored(body, v, &spread))->dtype == DT_bf16 ? PLAN_bf16 : PLAN_f32;
 }
 
 static void set_sizes(PlanMatmul *m, const Graph *body, const Node *n) {
@@ -23,7 +36,7 @@ static void set_sizes(PlanMatmul *m, const Graph *body, const Node *n) {
                       .batch = s.batch,
                       .ta = s.ta,
                       .tb = s.tb,
-                      .dtype = PLAN_f32,
+                      .dtype = dtype_of(body, n->in[0]),
                       .tf32 = body->mod->train.tf32,
                       .a = argument(body, n->in[0]),
                       .b = argument(body, n->in[1]),
@@ -38,7 +51,9 @@ static void set_sizes(PlanMatmul *m, const Graph *body, const Node *n) {
 
 static void set_add(PlanMatmul *m, const Graph *body, const Node *n, Val product) {
     Val other = n->in[n->in[0].id == product.id ? 1 : 0];
-    if (val_node(body, other)) {
+    bool spread = false;
+    stored(body, other, &spread);
+    if (spread) {
         m->bias = argument(body, other);
         m->epilogue = PLAN_EPILOGUE_bias;
     } else {
@@ -55,6 +70,10 @@ PlanMatmul plan_matmul(const Graph *body) {
         bool bias = m.epilogue == PLAN_EPILOGUE_bias;
         switch (n->op) {
         case OP_broadcast: continue;
+        case OP_cast:
+            if (last.id == 0 || n->in[0].id != last.id) continue; /* widens an operand */
+            m.out_dtype = PLAN_bf16;
+            break;
         case OP_matmul: set_sizes(&m, body, n); break;
         case OP_add: set_add(&m, body, n, last); break;
         case OP_relu: m.epilogue = bias ? PLAN_EPILOGUE_relu_bias : PLAN_EPILOGUE_relu; break;

@@ -132,8 +132,9 @@ static void print_matmuls(const Program *p, FILE *out) {
     for (uint32_t i = 0; i < p->matmuls.n; i++) {
         const PlanMatmul *r = &p->matmuls.data[i];
         fprintf(out, "    {.m = %" PRId64 ", .n = %" PRId64 ", .k = %" PRId64, r->m, r->n, r->k);
-        fprintf(out, ", .batch = %" PRId64 ", .ta = %u, .tb = %u, .dtype = %u, .tf32 = %u,\n",
-                r->batch, r->ta, r->tb, r->dtype, r->tf32);
+        fprintf(out, ", .batch = %" PRId64 ", .ta = %u, .tb = %u, .dtype = %u, .out_dtype = %u",
+                r->batch, r->ta, r->tb, r->dtype, r->out_dtype);
+        fprintf(out, ", .tf32 = %u,\n", r->tf32);
         fprintf(out, "     .epilogue = %u, .beta = %u, .a = %u, .b = %u, .bias = %u, .old = %u",
                 r->epilogue, r->beta, r->a, r->b, r->bias, r->old);
         fprintf(out, ", .out = %u,\n     .lda = %" PRId64 ", .ldb = %" PRId64 ", .ldc = %" PRId64,

@@ -108,10 +108,9 @@ static bool read_model(Driver *r, bool *printed) {
                    .program = text};
     const OptionValue *defines = &r->options.value[OPT_define];
     lower_program(&lower, defines->all.data, (int)defines->all.n);
-    if (r->mod->train.dtype == DT_bf16 && !given(r, OPT_check))
+    if (r->mod->train.dtype == DT_bf16 && r->mod->target == TARGET_c && !given(r, OPT_check))
         diag_warn(&r->diag, WARN_BF16, lower.settings.key_span[KEY_train_dtype],
-                  r->mod->target == TARGET_cuda ? "dtype = bf16 runs in f32 in this version"
-                                                : "dtype = bf16 runs in f32 on the CPU");
+                  "dtype = bf16 runs in f32 on the CPU");
     return r->diag.error_count == 0;
 }
 

@@ -81,6 +81,7 @@ typedef enum Role {
     ROLE_data,         /* input: batch tensor `name`, index = its place in model's signature */
     ROLE_valid,        /* input f32 [B]: 1 for real samples, 0 for the padding of the last batch */
     ROLE_weight,       /* input: parameter `index`, its use number `use` */
+    ROLE_weight_copy,  /* input bf16: the rounded copy of parameter `index` for use `use` */
     ROLE_grad,         /* output: gradient of parameter `index`, use `use`; input: what it was */
     ROLE_loss_sum,     /* f32 []: loss summed over counted targets; input: what it was so far */
     ROLE_loss_count,   /* f32 []: how many were counted */
@@ -91,6 +92,7 @@ typedef enum Role {
     ROLE_flat_weight,
     ROLE_flat_grad,
     ROLE_flat_state,   /* `use` = which state: 0 momentum or first moment, 1 second moment */
+    ROLE_flat_copy,    /* output bf16: the rounded copy of segment `index` */
     ROLE_scalar,       /* input f32 []: host scalar `index` (ScalarIndex in module.h) */
     ROLE_grad_norm,    /* output f32 [] */
     ROLE_update_ok,    /* output f32 []: 1 applied, 0 not (non-finite loss or norm) */
@@ -112,6 +114,7 @@ typedef enum RegionId {
     REGION_param,   /* flat weights */
     REGION_grad,    /* flat gradient accumulators */
     REGION_state,   /* optimizer state */
+    REGION_copy,    /* bf16 copy of the flat weights, element for element */
     REGION_scalar,  /* host scalars, loss, counts, metrics, norm */
     REGION_data,    /* staged batch */
     REGION_slot,    /* activations that live from forward to backward, a slot each microbatch in

@@ -6,6 +6,7 @@ const RoleWord text_role[ROLE_count] = {
     [ROLE_data] = {"data", true},
     [ROLE_valid] = {"valid", false},
     [ROLE_weight] = {"weight", true},
+    [ROLE_weight_copy] = {"weight_copy", true},
     [ROLE_grad] = {"grad", true},
     [ROLE_loss_sum] = {"loss_sum", false},
     [ROLE_loss_count] = {"loss_count", false},
@@ -15,15 +16,16 @@ const RoleWord text_role[ROLE_count] = {
     [ROLE_flat_weight] = {"flat_weight", true},
     [ROLE_flat_grad] = {"flat_grad", true},
     [ROLE_flat_state] = {"flat_state", true},
+    [ROLE_flat_copy] = {"flat_copy", true},
     [ROLE_scalar] = {"scalar", true},
     [ROLE_grad_norm] = {"grad_norm", false},
     [ROLE_update_ok] = {"update_ok", false},
 };
 
 const char *const text_region[REGION_count] = {
-    [REGION_none] = "none",   [REGION_param] = "param",     [REGION_grad] = "grad",
-    [REGION_state] = "state", [REGION_scalar] = "scalar",   [REGION_data] = "data",
-    [REGION_slot] = "slot",   [REGION_scratch] = "scratch",
+    [REGION_none] = "none",   [REGION_param] = "param", [REGION_grad] = "grad",
+    [REGION_state] = "state", [REGION_copy] = "copy",   [REGION_scalar] = "scalar",
+    [REGION_data] = "data",   [REGION_slot] = "slot",   [REGION_scratch] = "scratch",
 };
 
 const char text_phase[] = {[PHASE_F] = 'F', [PHASE_I] = 'I', [PHASE_W] = 'W', [PHASE_U] = 'U'};

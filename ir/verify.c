@@ -112,14 +112,15 @@ typedef struct RoleRule {
 } RoleRule;
 
 static const RoleRule role_rule[ROLE_count] = {
-    [ROLE_none] = {true, true, false, false},       [ROLE_data] = {true, false, false, true},
-    [ROLE_valid] = {true, false, false, true},      [ROLE_weight] = {true, false, false, true},
-    [ROLE_grad] = {true, true, false, true},        [ROLE_loss_sum] = {true, true, true, true},
-    [ROLE_loss_count] = {true, true, true, true},   [ROLE_metric_sum] = {true, true, true, true},
-    [ROLE_metric_count] = {true, true, true, true}, [ROLE_output] = {false, true, false, false},
-    [ROLE_flat_weight] = {true, true, false, true}, [ROLE_flat_grad] = {true, false, false, true},
-    [ROLE_flat_state] = {true, true, false, true},  [ROLE_scalar] = {true, false, true, true},
-    [ROLE_grad_norm] = {false, true, true, true},   [ROLE_update_ok] = {false, true, true, true},
+    [ROLE_none] = {true, true, false, false},        [ROLE_data] = {true, false, false, true},
+    [ROLE_valid] = {true, false, false, true},       [ROLE_weight] = {true, false, false, true},
+    [ROLE_weight_copy] = {true, false, false, true}, [ROLE_grad] = {true, true, false, true},
+    [ROLE_loss_sum] = {true, true, true, true},      [ROLE_loss_count] = {true, true, true, true},
+    [ROLE_metric_sum] = {true, true, true, true},    [ROLE_metric_count] = {true, true, true, true},
+    [ROLE_output] = {false, true, false, false},     [ROLE_flat_weight] = {true, true, false, true},
+    [ROLE_flat_grad] = {true, false, false, true},   [ROLE_flat_copy] = {false, true, false, true},
+    [ROLE_flat_state] = {true, true, false, true},   [ROLE_scalar] = {true, false, true, true},
+    [ROLE_grad_norm] = {false, true, true, true},    [ROLE_update_ok] = {false, true, true, true},
 };
 
 static const char *check_param_port(const Verifier *v, const Port *p, Type t) {
@@ -130,7 +131,8 @@ static const char *check_param_port(const Verifier *v, const Port *p, Type t) {
     if (p->use < 0 || p->use >= uses)
         return arena_printf(v->scratch, "use %d of a parameter with %d", p->use, uses);
     const TypeInfo *want = type_info(m->types, param->type), *got = type_info(m->types, t);
-    bool same = want->ndim == got->ndim && dtype_is_float(got->dtype);
+    bool same = want->ndim == got->ndim && dtype_is_float(got->dtype) &&
+                (p->role != ROLE_weight_copy || got->dtype == DT_bf16);
     for (int i = 0; same && i < want->ndim; i++) same = want->dim[i] == got->dim[i];
     if (same) return NULL;
     return arena_printf(v->scratch, "parameter %d is %s, not %s", p->index,
@@ -143,9 +145,11 @@ static const char *check_flat_port(const Verifier *v, const Port *p, Type t) {
     if (p->index < 0 || p->index >= m->nsegment) return "there is no such segment";
     const TypeInfo *info = type_info(m->types, t);
     int64_t elems = m->segment[p->index].elems;
-    if (info->dtype != DT_f32 || info->ndim != 1 || info->dim[0] != elems)
-        return arena_printf(v->scratch, "segment %d is f32[%lld], not %s", p->index,
-                            (long long)elems, type_print(m->types, v->scratch, t));
+    Dtype dtype = p->role == ROLE_flat_copy ? DT_bf16 : DT_f32;
+    if (info->dtype != dtype || info->ndim != 1 || info->dim[0] != elems)
+        return arena_printf(v->scratch, "segment %d is %s[%lld], not %s", p->index,
+                            dtype_name(dtype), (long long)elems,
+                            type_print(m->types, v->scratch, t));
     if (p->role == ROLE_flat_state && (p->use < 0 || p->use >= m->nstate))
         return "there is no such optimizer state";
     return NULL;
@@ -162,8 +166,10 @@ static const char *check_port(const Verifier *v, const Port *p, Type t, bool inp
         return arena_printf(v->scratch, "role %s is f32[]", text_role[p->role].word);
     if (p->role == ROLE_scalar && (p->index < 0 || p->index >= SCALAR_COUNT))
         return "there is no such host scalar";
-    if (p->role == ROLE_weight || p->role == ROLE_grad) return check_param_port(v, p, t);
-    if (p->role == ROLE_flat_weight || p->role == ROLE_flat_grad || p->role == ROLE_flat_state)
+    if (p->role == ROLE_weight || p->role == ROLE_weight_copy || p->role == ROLE_grad)
+        return check_param_port(v, p, t);
+    if (p->role == ROLE_flat_weight || p->role == ROLE_flat_grad || p->role == ROLE_flat_state ||
+        p->role == ROLE_flat_copy)
         return check_flat_port(v, p, t);
     return NULL;
 }

@@ -20,7 +20,8 @@
 
 /* ---- classes ---------------------------------------------------------------------------- */
 
-static FuseClass class_of(const Node *n) {
+static FuseClass class_of(const Graph *g, const Node *n) {
+    if (fuse_is_widening(g, n)) return FUSE_inline;
     switch (op_kind(n->op)) {
     case KIND_elementwise:
     case KIND_random: return FUSE_member;
@@ -42,13 +43,13 @@ static bool is_hard_reshape(const Fuse *f, const Node *n) {
     return !fuse_reshape_is_simple(&from, &to);
 }
 
-/* Inline nodes whose value must be in memory become members; a reshape passes this on. Long chains
- * are cut. */
+/* Inline nodes whose value must be in memory become members; a reshape passes this on, and so does
+ * the widening of what an anchor reads in bf16. Long chains are cut. */
 static void classify(Fuse *f) {
     const Graph *g = f->g;
     bool *stored = ARENA_ARRAY(f->scratch, bool, g->nval);
     int *length = ARENA_ARRAY(f->scratch, int, g->nval); /* of the chain above a value */
-    for (int i = 0; i < g->nnode; i++) f->class[i] = class_of(g->node[i]);
+    for (int i = 0; i < g->nnode; i++) f->class[i] = class_of(g, g->node[i]);
     for (int k = 0; k < g->nout; k++) stored[g->out[k].id] = true;
     for (int i = g->nnode - 1; i >= 0; i--) {
         const Node *n = g->node[i];
@@ -58,8 +59,10 @@ static void classify(Fuse *f) {
             f->class[i] = FUSE_member;
         for (int k = 0; k < n->nin; k++) {
             uint32_t in = n->in[k].id;
-            if (f->class[i] == FUSE_anchor || f->class[i] == FUSE_repeat ||
-                (view && stored[n->out.id]) || is_hard_reshape(f, n))
+            if (f->class[i] == FUSE_anchor && fuse_target_widens(g, n, k))
+                stored[val_node(g, n->in[k])->in[0].id] = true;
+            else if (f->class[i] == FUSE_anchor || f->class[i] == FUSE_repeat ||
+                     (view && stored[n->out.id]) || is_hard_reshape(f, n))
                 stored[in] = true;
             int above = f->class[i] == FUSE_inline ? length[n->out.id] + 1 : 0;
             if (above > length[in]) length[in] = above;

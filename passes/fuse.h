@@ -7,10 +7,11 @@
  *   fuse_early.c  backward nodes that can run with the forward
  *   fuse_emit.c   groups into kernel nodes
  *
- * Every node of a graph has a class. INLINE nodes (const, iota, movement) cost nothing where they
- * are read, so they have no kernel: each reader repeats them in its body. All other nodes belong to
- * exactly one group; a group becomes one kernel. An operand is therefore a chain of inline nodes
- * that ends at its root: a result of a grouped node, a graph input, or a source without operand.
+ * Every node of a graph has a class. INLINE nodes (const, iota, movement, casts from bf16 to f32)
+ * cost nothing where they are read, so they have no kernel: each reader repeats them in its body.
+ * All other nodes belong to exactly one group; a group becomes one kernel. An operand is therefore
+ * a chain of inline nodes that ends at its root: a result of a grouped node, a graph input, or a
+ * source without operand.
  */
 #ifndef INFINIC_PASSES_FUSE_H
 #define INFINIC_PASSES_FUSE_H
@@ -66,8 +67,14 @@ typedef struct FuseChain {
  * the middle of them. */
 FuseChain fuse_chain(const Fuse *f, Val v);
 
-/* The chain changes no element's place in row-major order. */
+/* The chain is nothing but reshapes: the root's memory with another shape. */
 bool fuse_chain_is_view(const FuseChain *c);
+
+/* The chain changes no element's place in row-major order: a view, perhaps widened. */
+bool fuse_chain_is_flat(const FuseChain *c);
+
+/* A cast from bf16 to f32. */
+bool fuse_is_widening(const Graph *g, const Node *n);
 
 /* The chain is one value everywhere; true for constants under movement other than pad. */
 bool fuse_chain_is_const(const FuseChain *c, double *value);
@@ -105,6 +112,9 @@ bool fuse_form(const Fuse *f, const int *node, int n, FuseForm *form);
 /* The shape in which node i of a kernel of this form computes: its own up to reshape. False when
  * it fits neither the domain nor the kept shape. */
 bool fuse_form_shape(const Fuse *f, const FuseForm *form, int i, FuseShape *shape);
+
+/* Whether an anchor reads operand i in bf16 itself where that is a widened value. */
+bool fuse_target_widens(const Graph *g, const Node *n, int i);
 
 /* Whether the target can make a kernel of these nodes, which are of this form (fuse_target.c). */
 bool fuse_target_allows(const Fuse *f, const int *node, int n, const FuseForm *form);

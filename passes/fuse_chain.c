@@ -25,6 +25,17 @@ bool fuse_chain_is_view(const FuseChain *c) {
     return c->root.id != 0;
 }
 
+bool fuse_chain_is_flat(const FuseChain *c) {
+    for (int i = 0; i < c->n; i++)
+        if (c->inlined[i]->op != OP_reshape && c->inlined[i]->op != OP_cast) return false;
+    return c->root.id != 0;
+}
+
+bool fuse_is_widening(const Graph *g, const Node *n) {
+    return n->op == OP_cast && val_info(g, n->in[0])->dtype == DT_bf16 &&
+           val_info(g, n->out)->dtype == DT_f32;
+}
+
 bool fuse_chain_is_const(const FuseChain *c, double *value) {
     if (c->root.id != 0) return false;
     const Node *source = c->inlined[c->n - 1];

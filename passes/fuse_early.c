@@ -35,7 +35,7 @@ static bool available(const Early *e, Val root) {
 
 static bool is_candidate(const Early *e, int i) {
     const Node *n = e->f->g->node[i];
-    if (n->phase != PHASE_I) return false;
+    if (n->phase != PHASE_I || e->f->class[i] == FUSE_inline) return false;
     if (e->f->class[i] != FUSE_reduce && op_kind(n->op) != KIND_elementwise) return false;
     for (int k = 0; k < n->nin; k++)
         if (!available(e, fuse_chain(e->f, n->in[k]).root)) return false;

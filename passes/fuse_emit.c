@@ -138,6 +138,19 @@ static Val broadcast_rows(Kernel *k, Val root, Type type) {
     return keep_inner(k, root, v);
 }
 
+/* Old value v, a flat chain above a value of the body or of memory, with type `type`. */
+static Val flat_operand(Kernel *k, Val v, const FuseChain *c, Type type) {
+    const Graph *g = k->e->f->g;
+    const TypeInfo *t = type_info(g->mod->types, type);
+    Type from = type_intern(g->mod->types, val_info(g, c->root)->dtype, t->ndim, t->dim);
+    bool here = made_here(k, c->root);
+    if (here && k->collecting) return (Val){0};
+    Val x = here ? find_inner(k, c->root, from) : body_input(k, c->root, from);
+    if (k->collecting || from.id == type.id) return x;
+    Val known = find_inner(k, v, type);
+    return known.id != 0 ? known : keep_inner(k, v, build_cast(&k->b, x, t->dtype));
+}
+
 /* Old value v in the body, with type `type`. */
 static Val operand(Kernel *k, Val v, Type type) {
     const Graph *g = k->e->f->g;
@@ -145,12 +158,8 @@ static Val operand(Kernel *k, Val v, Type type) {
     double value;
     if (fuse_chain_is_const(&c, &value))
         return k->collecting ? (Val){0} : build_const(&k->b, value, type);
-    if (made_here(k, c.root)) {
-        if (k->collecting) return (Val){0};
-        return fuse_chain_is_view(&c) ? find_inner(k, c.root, type)
-                                      : broadcast_rows(k, c.root, type);
-    }
-    if (fuse_chain_is_view(&c)) return body_input(k, c.root, type);
+    if (fuse_chain_is_flat(&c)) return flat_operand(k, v, &c, type);
+    if (made_here(k, c.root)) return k->collecting ? (Val){0} : broadcast_rows(k, c.root, type);
     /* Reshapes next to memory are views; the rest is repeated here. */
     int n = c.n;
     while (c.root.id != 0 && n > 0 && c.inlined[n - 1]->op == OP_reshape) n--;

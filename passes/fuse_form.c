@@ -144,21 +144,21 @@ static bool check_inner(const Check *c, const FuseChain *chain, const FuseShape 
     int root = fuse_node_index(c->f, chain->root);
     FuseShape made;
     if (!fuse_form_shape(c->f, c->form, root, &made)) return false;
-    if (fuse_chain_is_view(chain)) return fuse_shape_equal(&made, to);
+    if (fuse_chain_is_flat(chain)) return fuse_shape_equal(&made, to);
     return fuse_shape_equal(&made, &c->form->kept) && is_row_broadcast(c, chain, to);
 }
 
 /* Movement that an anchor's epilogue may see operands through. */
 static bool anchor_reads(const Check *c, Op op) {
     bool gather = c->f->g->node[c->form->main]->op == OP_gather;
-    return op == OP_broadcast || op == OP_reshape || (gather && op == OP_slice);
+    return op == OP_broadcast || op == OP_reshape || op == OP_cast || (gather && op == OP_slice);
 }
 
 /* An operand from memory or from a source, whose value has shape `from`, read in shape `to`. */
 static bool check_outer(const Check *c, const FuseChain *chain, const FuseShape *from,
                         const FuseShape *to) {
     double value;
-    if (fuse_chain_is_view(chain) || fuse_chain_is_const(chain, &value)) return true;
+    if (fuse_chain_is_flat(chain) || fuse_chain_is_const(chain, &value)) return true;
     if (c->form->kind == FORM_anchor)
         for (int i = 0; i < chain->n; i++)
             if (!anchor_reads(c, chain->inlined[i]->op)) return false;

@@ -2,7 +2,8 @@
  *
  * Reads   parameters and their uses, the optimizer's settings.
  * Writes  segment, offset_elems and use_offset_elems of every parameter; the module's segments,
- *         flat_elems, grad_elems and nstate; the graph "update".
+ *         flat_elems, grad_elems and nstate; the graph "update"; where weights are read in bf16,
+ *         its results of that, and the graph "copy".
  * Keeps   all other graphs.
  * Why     updating flat vectors is one kernel a segment however many parameters there are. Blocks
  *         with weight decay come first, then the others, so decay is a fact of the segment and no
@@ -245,6 +246,35 @@ static void update_segment(Update *u, int s, Updated *result) {
         result->state[k] = keep_unless_ok(u, new.state[k], u->state[s][k], s);
 }
 
+/* ---- the copy in bf16 ------------------------------------------------------------------- */
+
+static bool reads_copy(const Module *m) {
+    for (int i = 0; i < m->ngraph; i++)
+        for (int k = 0; k < m->graph[i]->nin; k++)
+            if (m->graph[i]->in_port[k].role == ROLE_weight_copy) return true;
+    return false;
+}
+
+static void add_copies(Builder *b, const Val *weight) {
+    for (int s = 0; s < b->g->mod->nsegment; s++)
+        graph_add_output(b->g, build_cast(b, weight[s], DT_bf16),
+                         (Port){.role = ROLE_flat_copy, .index = s});
+}
+
+/* The graph "copy": what fills the copy when weights came from elsewhere than the update. */
+static Graph *build_copy(Module *m) {
+    Builder b = {.g = graph_new(m, "copy"), .phase = PHASE_U};
+    Val weight[SEGMENT_MAX];
+    for (int s = 0; s < m->nsegment; s++) {
+        Type type = type_intern(m->types, DT_f32, 1, &m->segment[s].elems);
+        weight[s] = graph_add_input(b.g, type, (Port){.role = ROLE_flat_weight, .index = s});
+    }
+    add_copies(&b, weight);
+    return b.g;
+}
+
+/* ---- the whole -------------------------------------------------------------------------- */
+
 static Graph *build_update(Module *m, Arena *scratch) {
     Update u = {.mod = m, .scalar = type_intern(m->types, DT_f32, 0, NULL)};
     u.b = (Builder){.g = graph_new(m, "update"), .phase = PHASE_U};
@@ -259,6 +289,9 @@ static Graph *build_update(Module *m, Arena *scratch) {
         for (int k = 0; k < m->nstate; k++)
             graph_add_output(g, result[s].state[k],
                              (Port){.role = ROLE_flat_state, .index = s, .use = k});
+    Val weight[SEGMENT_MAX];
+    for (int s = 0; s < m->nsegment; s++) weight[s] = result[s].weight;
+    if (reads_copy(m)) add_copies(&u.b, weight);
     graph_add_output(g, norm, (Port){.role = ROLE_grad_norm});
     graph_add_output(g, build_cast(&u.b, u.ok, DT_f32), (Port){.role = ROLE_update_ok});
     return g;
@@ -272,6 +305,7 @@ bool pass_optim(PassContext *ctx) {
     }
     lay_out(m);
     m->nstate = state_count(&m->train.optimizer);
+    if (reads_copy(m)) module_set_graph(m, "copy", build_copy(m));
     if (module_graph(m, "train") == NULL) return true;
     module_set_graph(m, "update", build_update(m, ctx->scratch));
     return true;

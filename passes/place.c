@@ -7,7 +7,7 @@
  * Why     a plan that is complete before the run needs no allocator in it, and its peak is known to
  *         the byte. place_check.c replays the plan and fails on any overlap of live bytes.
  *
- * Regions: param, grad and state are flat vectors laid out by optim. scalar holds the host's
+ * Regions: param, grad, state and copy are flat vectors laid out by optim. scalar holds the host's
  * scalars, then loss and count, norm and flag, and the metrics. data holds the staged batch. With
  * one microbatch in flight everything else is scratch, so that what the backward pass has read
  * makes room for what it writes; with more, values that the forward leaves to the backward are in
@@ -30,7 +30,8 @@ enum {
     SCALAR_GRAD_NORM = 3 * PLACE_ALIGN,
     SCALAR_UPDATE_OK = 4 * PLACE_ALIGN,
     SCALAR_METRICS = 5 * PLACE_ALIGN, /* sum and count of each */
-    FLOAT_BYTES = 4
+    FLOAT_BYTES = 4,
+    HALF_BYTES = 2
 };
 _Static_assert(SCALAR_COUNT *FLOAT_BYTES <= PLACE_ALIGN, "host scalars");
 
@@ -64,7 +65,7 @@ static int64_t metric_offset(int64_t index) { return SCALAR_METRICS + 2 * index 
 bool place_fixed_address(const Module *m, const Graph *g, const Port *port, Addr *addr) {
     const Segment *segment = &m->segment[0];
     if (port->role == ROLE_flat_weight || port->role == ROLE_flat_grad ||
-        port->role == ROLE_flat_state)
+        port->role == ROLE_flat_state || port->role == ROLE_flat_copy)
         segment = &m->segment[port->index];
     int64_t at = segment->offset_elems * FLOAT_BYTES;
     RegionId region = REGION_scalar;
@@ -77,12 +78,16 @@ bool place_fixed_address(const Module *m, const Graph *g, const Port *port, Addr
     case ROLE_weight:
         region = REGION_param, at = m->param[port->index].offset_elems * FLOAT_BYTES;
         break;
+    case ROLE_weight_copy:
+        region = REGION_copy, at = m->param[port->index].offset_elems * HALF_BYTES;
+        break;
     case ROLE_grad: region = REGION_grad, at = grad_offset(m, port); break;
     case ROLE_flat_weight: region = REGION_param; break;
     case ROLE_flat_grad: region = REGION_grad; break;
     case ROLE_flat_state:
         region = REGION_state, at += port->use * m->flat_elems * FLOAT_BYTES;
         break;
+    case ROLE_flat_copy: region = REGION_copy, at = segment->offset_elems * HALF_BYTES; break;
     case ROLE_loss_sum: at = SCALAR_LOSS_SUM; break;
     case ROLE_loss_count: at = SCALAR_LOSS_COUNT; break;
     case ROLE_metric_sum: at = metric_offset(port->index); break;
@@ -123,7 +128,8 @@ static void hold_params(const Module *m, Holders *h, Arena *arena) {
     for (int i = 0; i < m->nparam; i++) {
         const Param *p = &m->param[i];
         int copies = 1 + m->nstate + (p->uses > 1 ? p->uses : 1);
-        Holder row = {.bytes = copies * type_bytes(m->types, p->type),
+        int64_t half = m->region_bytes[REGION_copy] > 0 ? type_bytes(m->types, p->type) / 2 : 0;
+        Holder row = {.bytes = copies * type_bytes(m->types, p->type) + half,
                       .span = p->span,
                       .what = arena_printf(arena, "parameter '%s', gradient and %d state%s",
                                            p->name, m->nstate, m->nstate == 1 ? "" : "s")};
@@ -183,6 +189,7 @@ static void size_flat_regions(Module *m, int in_flight) {
     m->region_bytes[REGION_param] = m->flat_elems * FLOAT_BYTES;
     m->region_bytes[REGION_grad] = m->grad_elems * FLOAT_BYTES;
     m->region_bytes[REGION_state] = m->nstate * m->flat_elems * FLOAT_BYTES;
+    m->region_bytes[REGION_copy] = module_graph(m, "copy") ? m->flat_elems * HALF_BYTES : 0;
     m->region_bytes[REGION_scalar] = scalar_bytes(m);
     for (int i = 0; i < m->ngraph; i++)
         m->region_bytes[REGION_data] =

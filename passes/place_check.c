@@ -182,13 +182,21 @@ static bool node_in_step(const Graph *b, const Node *n, Val x, Val y) {
     return kept > 0 && axes->v[0] == kept && dims_equal(b, n->in[0], y);
 }
 
+/* The same for x and for x in other dtypes. */
+static bool all_in_step(const Graph *b, Val x, Val y) {
+    for (int k = 0; k < b->nnode; k++) {
+        const Node *n = b->node[k];
+        if (!node_in_step(b, n, x, y)) return false;
+        if (n->op == OP_cast && n->in[0].id == x.id && !all_in_step(b, n->out, y)) return false;
+    }
+    return true;
+}
+
 /* Result r of a kernel may lie on its operand i. */
 static bool in_step(const Node *n, int i, int r) {
     const Graph *b = n->body;
     if (r >= b->nout || val_type(b, b->in[i]).id != val_type(b, b->out[r]).id) return false;
-    for (int k = 0; k < b->nnode; k++)
-        if (!node_in_step(b, b->node[k], b->in[i], b->out[r])) return false;
-    return true;
+    return all_in_step(b, b->in[i], b->out[r]);
 }
 
 static bool overlap(const Check *c, const Graph *g, Val x, Val y) {

@@ -36,7 +36,7 @@ static bool count_bytes(const Graph *g, int64_t *total) {
     return true;
 }
 
-/* The vectors of parameters, gradients and states, at 4 bytes an element. */
+/* The vectors of parameters, gradients, states and the copy, at 4 bytes an element. */
 static bool count_layout(const Module *m, int64_t *total) {
     const int64_t elems_max = bytes_max / 64;
     if (m->flat_elems < 0 || m->flat_elems > elems_max || m->grad_elems < 0 ||
@@ -48,7 +48,7 @@ static bool count_layout(const Module *m, int64_t *total) {
             return false;
     for (int s = 0; s < m->nsegment; s++)
         if (m->segment[s].offset_elems > elems_max || m->segment[s].elems > elems_max) return false;
-    return add_bytes(total, (m->flat_elems * (1 + m->nstate) + m->grad_elems) * 4);
+    return add_bytes(total, (m->flat_elems * (2 + m->nstate) + m->grad_elems) * 4);
 }
 
 bool place_accepts(const Module *m) {

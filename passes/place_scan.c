@@ -53,7 +53,7 @@ static bool reduces_rows(const Graph *body, const Node *reduction) {
 }
 
 /* Every reader of body value x is elementwise, or a reduction where that is allowed. */
-static bool read_in_step(const Graph *body, Val x, bool reductions) {
+static bool read_in_step(const Graph *body, Val x, bool reductions, bool input) {
     for (int i = 0; i < body->nnode; i++) {
         const Node *n = body->node[i];
         OpKind kind = op_kind(n->op);
@@ -61,8 +61,11 @@ static bool read_in_step(const Graph *body, Val x, bool reductions) {
             kind == KIND_elementwise || n->op == OP_copy || (reductions && kind == KIND_reduce);
         for (int k = 0; k < n->nin; k++)
             if (n->in[k].id == x.id && !fine) return false;
+        /* Who reads x in another dtype reads x. */
+        bool widened = n->op == OP_cast && n->in[0].id == x.id;
+        if (widened && !read_in_step(body, n->out, reductions, false)) return false;
     }
-    for (int k = 0; k < body->nout; k++)
+    for (int k = 0; k < body->nout && input; k++)
         if (body->out[k].id == x.id) return false;
     return true;
 }
@@ -74,8 +77,8 @@ bool place_is_pointwise(const Node *n, int i, int r) {
     if (val_type(body, x).id != val_type(body, y).id) return false;
     const Node *reduction = find_reduction(body);
     if (reduction == NULL || same_dims(val_info(body, y), val_info(body, reduction->out)))
-        return read_in_step(body, x, false);
-    return reduces_rows(body, reduction) && read_in_step(body, x, true);
+        return read_in_step(body, x, false, true);
+    return reduces_rows(body, reduction) && read_in_step(body, x, true, true);
 }
 
 int64_t place_slice_bytes(const Graph *g, Val stacked, const Node *repeat) {

@@ -50,7 +50,8 @@ static bool has_bias(const PlanMatmul *p) {
 
 /* "product 128 x 10 x 784 (f32, bias)" */
 static const char *describe(const PlanMatmul *p, char out[128]) {
-    snprintf(out, 128, "matrix product %lld x %lld x %lld%s%s%s", (long long)p->m, (long long)p->n,
+    snprintf(out, 128, "%smatrix product %lld x %lld x %lld%s%s%s",
+             p->dtype == PLAN_bf16 ? "bf16 " : "", (long long)p->m, (long long)p->n,
              (long long)p->k, p->ta ? ", first transposed" : "", p->tb ? ", second transposed" : "",
              has_bias(p) ? ", bias" : "");
     return out;
@@ -145,14 +146,20 @@ static uint32_t alignment_of(CuAddress bits) {
 
 /* --- descriptors --- */
 
-static InfCode make_layout(InfError *e, InfLt *lt, const PlanMatmul *p, int64_t rows,
-                           int64_t columns, int64_t ld, int64_t stride, LtLayout *out) {
-    int type = p->dtype == PLAN_bf16 ? LT_TYPE_BF16 : LT_TYPE_F32;
-    CHECK(layout_make, out, type, (uint64_t)rows, (uint64_t)columns, ld);
+/* A column-major matrix of the library, `ld` elements from column to column. */
+typedef struct Matrix {
+    uint8_t dtype; /* PlanDtype */
+    int64_t rows, columns, ld, stride;
+} Matrix;
+
+static int library_type(uint8_t dtype) { return dtype == PLAN_bf16 ? LT_TYPE_BF16 : LT_TYPE_F32; }
+
+static InfCode make_layout(InfError *e, InfLt *lt, const PlanMatmul *p, Matrix m, LtLayout *out) {
+    CHECK(layout_make, out, library_type(m.dtype), (uint64_t)m.rows, (uint64_t)m.columns, m.ld);
     if (p->batch <= 1) return INF_OK;
     int32_t batch = (int32_t)p->batch;
     CHECK(layout_set, *out, LT_LAYOUT_BATCH_COUNT, &batch, sizeof batch);
-    CHECK(layout_set, *out, LT_LAYOUT_BATCH_STRIDE, &stride, sizeof stride);
+    CHECK(layout_set, *out, LT_LAYOUT_BATCH_STRIDE, &m.stride, sizeof m.stride);
     return INF_OK;
 }
 
@@ -164,6 +171,7 @@ static InfCode make_desc(InfError *e, InfLt *lt, const PlanMatmul *p, CuAddress 
     CHECK(desc_set, *out, LT_DESC_TRANSPOSE_A, &first, sizeof first);
     CHECK(desc_set, *out, LT_DESC_TRANSPOSE_B, &second, sizeof second);
     CHECK(desc_set, *out, LT_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+    /* A bias is of the result's type unless the descriptor says otherwise. */
     if (has_bias(p)) CHECK(desc_set, *out, LT_DESC_BIAS_POINTER, &bias, sizeof bias);
     return INF_OK;
 }
@@ -198,11 +206,12 @@ static InfCode prepare_one(InfError *e, InfLt *lt, uint32_t index, const CuAddre
     Alignment at = find_alignment(lt->plan, base, index);
     LtPreference preference = NULL;
     TRY(make_desc(e, lt, p, at.bias, &product->desc));
-    TRY(make_layout(e, lt, p, p->tb ? p->k : p->n, p->tb ? p->n : p->k, p->ldb, p->b_stride,
-                    &product->a));
-    TRY(make_layout(e, lt, p, p->ta ? p->m : p->k, p->ta ? p->k : p->m, p->lda, p->a_stride,
-                    &product->b));
-    TRY(make_layout(e, lt, p, p->n, p->m, p->ldc, p->c_stride, &product->c));
+    Matrix b = {p->dtype, p->tb ? p->k : p->n, p->tb ? p->n : p->k, p->ldb, p->b_stride};
+    Matrix a = {p->dtype, p->ta ? p->m : p->k, p->ta ? p->k : p->m, p->lda, p->a_stride};
+    Matrix c = {p->out_dtype, p->n, p->m, p->ldc, p->c_stride};
+    TRY(make_layout(e, lt, p, b, &product->a));
+    TRY(make_layout(e, lt, p, a, &product->b));
+    TRY(make_layout(e, lt, p, c, &product->c));
     CHECK(preference_make, &preference);
     InfCode code = choose(e, lt, p, product, &at, preference);
     lt->call.preference_free(preference);

@@ -248,6 +248,12 @@ void inf_engine_run(InfEngine *m, uint32_t chunk) {
     walk(m, m->plan->chunk[chunk].begin, m->plan->chunk[chunk].end, 0);
 }
 
+void inf_engine_push_weights(InfEngine *m) {
+    inf_engine_push_all(m, PLAN_REGION_param);
+    for (uint32_t i = 0; i < m->plan->nchunk; i++)
+        if (strcmp(m->plan->chunk[i].name, "copy") == 0) inf_engine_run(m, i);
+}
+
 void inf_random4(const InfEnv *env, uint32_t stream, uint32_t iteration, uint64_t block,
                  uint32_t out[4]) {
     InfRandom4 counter = {{(uint32_t)block, stream, (uint32_t)env->microbatch, iteration}};

@@ -55,6 +55,9 @@ void inf_engine_close(InfEngine *m);
 /* Brings the host's copy of a part of a region up to date, or the device's. */
 void inf_engine_fetch(InfEngine *m, PlanRegion region, int64_t offset, int64_t bytes);
 void inf_engine_push(InfEngine *m, PlanRegion region, int64_t offset, int64_t bytes);
+/* After the host wrote weights: the device gets them, and makes its copy in bf16 where the plan has
+ * one. */
+void inf_engine_push_weights(InfEngine *m);
 /* The whole region. */
 void inf_engine_fetch_all(InfEngine *m, PlanRegion region);
 void inf_engine_push_all(InfEngine *m, PlanRegion region);

@@ -32,7 +32,7 @@ static InfCode load(InfError *e, InfSession *s) {
     InfCode code = path ? inf_params_load(e, &s->params, &s->engine, path)
                         : inf_fail(e, INF_IO, "out of memory");
     free(path);
-    if (code == INF_OK) inf_engine_push_all(&s->engine, PLAN_REGION_param);
+    if (code == INF_OK) inf_engine_push_weights(&s->engine);
     return code;
 }
 

@@ -8,10 +8,11 @@
 enum { BUFFERS_SHOWN = 10, TIMED_STEPS = 20 };
 
 static const char *const region_names[PLAN_REGION_count] = {
-    [PLAN_REGION_none] = "none",      [PLAN_REGION_param] = "parameters",
-    [PLAN_REGION_grad] = "gradients", [PLAN_REGION_state] = "optimizer",
-    [PLAN_REGION_scalar] = "scalars", [PLAN_REGION_data] = "batch",
-    [PLAN_REGION_slot] = "saved",     [PLAN_REGION_scratch] = "scratch",
+    [PLAN_REGION_none] = "none",         [PLAN_REGION_param] = "parameters",
+    [PLAN_REGION_grad] = "gradients",    [PLAN_REGION_state] = "optimizer",
+    [PLAN_REGION_copy] = "copy in bf16", [PLAN_REGION_scalar] = "scalars",
+    [PLAN_REGION_data] = "batch",        [PLAN_REGION_slot] = "saved",
+    [PLAN_REGION_scratch] = "scratch",
 };
 
 static const char *const optimizer_names[] = {"sgd", "adam", "adamw"};

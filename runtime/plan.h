@@ -19,6 +19,7 @@ typedef enum PlanRegion {
     PLAN_REGION_param,   /* flat f32 weights */
     PLAN_REGION_grad,    /* flat f32 gradient accumulators */
     PLAN_REGION_state,   /* optimizer state: nstate vectors of the length of param */
+    PLAN_REGION_copy,    /* bf16 copy of the flat weights, element for element; chunk "copy" */
     PLAN_REGION_scalar,  /* host scalars, then loss, counts, metrics, norm */
     PLAN_REGION_data,    /* the staged batch */
     PLAN_REGION_slot,    /* activations kept from forward to backward */
@@ -104,7 +105,7 @@ enum { PLAN_STAGE_BLOCK = 256 };
  *   beta old (of out's shape, perhaps at out's address) is added */
 typedef enum PlanEpilogue {
     PLAN_EPILOGUE_none,
-    PLAN_EPILOGUE_bias, /* f32 [n], added to every row */
+    PLAN_EPILOGUE_bias, /* [n], added to every row */
     PLAN_EPILOGUE_relu,
     PLAN_EPILOGUE_relu_bias,
     PLAN_EPILOGUE_gelu, /* tanh form */
@@ -114,7 +115,8 @@ typedef enum PlanEpilogue {
 typedef struct PlanMatmul {
     int64_t m, n, k, batch;
     uint8_t ta, tb;
-    uint8_t dtype;      /* PlanDtype of a, b and out */
+    uint8_t dtype;      /* PlanDtype of a and b */
+    uint8_t out_dtype;  /* of out, bias and old: f32, or bf16 where a and b are */
     uint8_t tf32;       /* f32 operands may be rounded to tf32 */
     uint8_t epilogue;   /* PlanEpilogue */
     uint8_t beta;       /* 1: there is an old value */
@@ -159,7 +161,7 @@ typedef struct PlanStep {
 
 /* The steps of one chunk and phase: step[begin .. end). */
 typedef struct PlanChunk {
-    const char *name; /* "forward", "backward", "backward+", "update", "eval" */
+    const char *name; /* "forward", "backward", "backward+", "update", "copy", "eval" */
     uint32_t begin, end;
 } PlanChunk;
 

@@ -121,7 +121,7 @@ static InfCode open_weights(InfError *e, InfSession *s, const char *init) {
     InfCode code = init && !path ? inf_fail(e, INF_IO, "out of memory") : INF_OK;
     if (path) code = inf_params_load(e, &s->params, &s->engine, path);
     free(path);
-    if (code == INF_OK) inf_engine_push_all(&s->engine, PLAN_REGION_param);
+    if (code == INF_OK) inf_engine_push_weights(&s->engine);
     return code;
 }
 

@@ -382,7 +382,7 @@ static InfCode resume(InfError *e, Trainer *t) {
     InfCode code = inf_checkpoint_load(e, &t->s.params, &t->s.engine, from, &t->state, &folder);
     if (code == INF_OK) code = check_resumed(e, t, folder);
     if (code == INF_OK) {
-        inf_engine_push_all(&t->s.engine, PLAN_REGION_param);
+        inf_engine_push_weights(&t->s.engine);
         inf_engine_push_all(&t->s.engine, PLAN_REGION_state);
         t->s.seed = t->s.data.seed = t->s.engine.env.seed = t->state.seed;
         fprintf(stderr, "%s: going on from %s\n", t->s.plan->model, folder);
