@@ -187,13 +187,24 @@ static int compile(Driver *r) {
         text_print_module(r->mod, stdout, given(r, OPT_locations) ? PRINT_LOCATIONS : 0);
     if (emits(r, "ir") || passes.dump != NULL || passes.stop_after != NULL || passes.only != NULL)
         return finish_output();
-    CodegenOptions options = {
-        .limits = r->limits,
-        .march = text_of(r, OPT_march),
-        .version = INFINIC_VERSION,
-        .arch = r->archs.data,
-        .narch = (int)r->archs.n};
+    CodegenOptions options = {.limits = r->limits,
+                              .march = text_of(r, OPT_march),
+                              .version = INFINIC_VERSION,
+                              .arch = r->archs.data,
+                              .narch = (int)r->archs.n};
     return produce(r, codegen_build(r->mod, ctx.table, &options, &r->arena));
+}
+
+/* `infinic tokenize TEXT -o FILE`: text to tokens; no model is involved. */
+static int tokenize(Driver *r) {
+    for (int id = 0; id < OPT_COUNT; id++)
+        if (given(r, id) && id != OPT_output && id != OPT_tokenizer)
+            return usage_error("tokenize takes -o and --tokenizer only");
+    if (r->options.input == NULL) return usage_error("no text is given: tokenize TEXT -o FILE");
+    if (!given(r, OPT_output)) return usage_error("no place for the tokens is given: -o FILE");
+    int code = inf_tokenize(r->options.input, text_of(r, OPT_output),
+                            given(r, OPT_tokenizer) ? text_of(r, OPT_tokenizer) : "bytes");
+    return code == EXIT_OK ? finish_output() : code;
 }
 
 /* --- options that stop early, and mistakes in options --- */
@@ -254,7 +265,7 @@ static Target choose_target(Driver *r) {
     const char *arch = codegen_device_arch(&r->arena);
     if (arch != NULL && r->archs.n == 0) vec_push(&r->arena, &r->archs, arch);
     return strcmp(word, "cuda") == 0 || (arch != NULL && codegen_has_nvrtc()) ? TARGET_cuda
-                                                                               : TARGET_c;
+                                                                              : TARGET_c;
 }
 
 /* NULL, or what is wrong with the options that are given. */
@@ -262,6 +273,8 @@ static const char *check_options(Driver *r) {
     const OptionId passes[] = {OPT_dump, OPT_stop_after, OPT_only};
     const OptionValue *warn = &r->options.value[OPT_warn];
     if (r->options.input == NULL) return "no model is given; --help says more";
+    if (given(r, OPT_tokenizer))
+        return "--tokenizer belongs to tokenize: infinic tokenize TEXT -o FILE";
     if (!read_archs(r))
         return arena_printf(&r->arena, "--arch=%s: sm_90a, or several with commas between them",
                             text_of(r, OPT_arch));
@@ -292,6 +305,7 @@ int main(int argc, char **argv) {
     sources_init(&r->sources, &r->arena);
     diag_init(&r->diag, &r->arena, &r->sources, stderr);
     if (stops_early(r, &code)) return code;
+    if (r->options.tokenize) return tokenize(r);
     problem = check_options(r);
     if (problem != NULL) return usage_error(problem);
     r->mod = module_new(&r->arena, &r->sources, &r->diag);

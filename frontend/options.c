@@ -116,10 +116,12 @@ const char *options_parse(Options *o, Arena *a, int argc, char **argv) {
             problem = parse_long(o, a, argc, argv, &i);
         else if (!only_files && word[0] == '-' && word[1] != '\0')
             problem = parse_letter(o, a, argc, argv, &i);
+        else if (i == 1 && strcmp(word, "tokenize") == 0)
+            o->tokenize = true;
         else if (o->input == NULL)
             o->input = word;
         else
-            problem = arena_printf(a, "one model at a time: '%s' and '%s'", o->input, word);
+            problem = arena_printf(a, "one file at a time: '%s' and '%s'", o->input, word);
         if (problem != NULL) return problem;
     }
     return NULL;
@@ -142,7 +144,8 @@ static const char *usage_of(Arena *a, int id) {
 void options_print_help(FILE *out) {
     Arena a = {0};
     fputs("infinic - compile a model file into one executable that trains and evaluates it\n\n"
-          "usage: infinic [options] model.it\n\n",
+          "usage: infinic [options] model.it\n"
+          "       infinic tokenize TEXT -o FILE [--tokenizer=DIR|bytes]\n\n",
           out);
     for (int id = 0; id < OPT_COUNT; id++) {
         const char *usage = usage_of(&a, id);
@@ -153,7 +156,7 @@ void options_print_help(FILE *out) {
     }
     fputs("\nexit codes: 0 ok, 1 something is wrong with the model or -D, 2 usage, 3 internal "
           "error,\n"
-          "5 files or the C compiler, 75 interrupted\n",
+          "4 bad text or tokenizer, 5 files or the C compiler, 75 interrupted\n",
           out);
     arena_free(&a);
 }

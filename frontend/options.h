@@ -22,6 +22,7 @@ typedef struct OptionValue {
 
 typedef struct Options {
     OptionValue value[OPT_COUNT];
+    bool tokenize;     /* the first word: a text, not a model, is given */
     const char *input; /* the file; NULL when none is given */
 } Options;
 

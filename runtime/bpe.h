@@ -18,9 +18,9 @@
 typedef struct InfBpe InfBpe;
 
 /* Opens a tokenizer.
- *   where   "bytes"; a folder with tokenizer.json, or with vocab.json and merges.txt; or the path of
- *           a tokenizer.json
- * INF_DATA says what is missing or not understood. *out is NULL after a failure. */
+ *   where   "bytes"; a folder with tokenizer.json, or with vocab.json and merges.txt; or the path
+ * of a tokenizer.json INF_DATA says what is missing or not understood. *out is NULL after a
+ * failure. */
 InfCode inf_bpe_open(InfError *e, const char *where, InfBpe **out);
 void inf_bpe_close(InfBpe *b); /* NULL is fine */
 

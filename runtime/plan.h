@@ -375,6 +375,11 @@ int inf_main(const Plan *plan, int argc, char **argv);
 char *inf_schedule_text(const Plan *plan, const char *format);
 char *inf_params_text(const Plan *plan);
 
+/* `infinic tokenize`: the tokens of a text file into a file that tokens(..) reads.
+ *   tokenizer   "bytes", or where one is (bpe.h)
+ * Says what it did on stdout, or what is wrong on stderr; returns the exit code. */
+int inf_tokenize(const char *text, const char *out, const char *tokenizer);
+
 /* What generated kernels call. */
 void inf_sgemm(int ta, int tb, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
                const float *b, int64_t ldb, float *c, int64_t ldc, int accumulate);
