@@ -12,6 +12,7 @@
  * Every operand is a view: element [b, h, t, x] of argument `arg` is at offset + b * view.b +
  * h * view.h + t * view.t + x, in elements; the last axis is contiguous. Several views may name one
  * argument (q, k, v of [B, T, 3 D]). Elements of one view may lie between another's, never on them.
+ * A result that nobody reads has no argument.
  *
  * Same bits on every run: no float atomics, no order that depends on which block comes first.
  */
@@ -25,7 +26,7 @@
 enum { ATTENTION_ARGS_MAX = 16, ATTENTION_DIM_MAX = 256 };
 
 typedef struct AttentionView {
-    int arg; /* argument of the kernel */
+    int arg; /* argument of the kernel; -1: none */
     int64_t offset, b, h, t;
 } AttentionView;
 

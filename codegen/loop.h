@@ -192,6 +192,19 @@ typedef struct LoopValInfo {
     int64_t low, high; /* used as an index: its range */
 } LoopValInfo;
 
+struct LoopKernel;
+
+/* A kernel that is text from a template instead of statements: its parameters are declared as
+ * always; the printers call `print` for the whole function. `prelude` prints what such kernels need
+ * before them, once a source. */
+typedef void LoopPrelude(FILE *out);
+
+typedef struct LoopText {
+    void (*print)(const struct LoopKernel *k, const char *name, FILE *out);
+    LoopPrelude *prelude;
+    const void *spec; /* what `print` knows of the kernel */
+} LoopText;
+
 /* Tables are indexed by id; entry 0 is unused. */
 typedef struct LoopKernel {
     Arena *arena;
@@ -211,8 +224,10 @@ typedef struct LoopKernel {
      * threadIdx.x. */
     int threads;
     int64_t blocks;
+    int64_t shared_bytes;    /* dynamic shared memory; of kernels of text */
     int64_t counters;        /* that blocks of the kernel count each other with */
     struct LoopKernel *next; /* a launch that follows on the same arguments */
+    const LoopText *text;    /* NULL: the statements */
 } LoopKernel;
 
 /* Broken invariants of the lowering: message and exit 3. */

@@ -11,6 +11,8 @@ static const struct {
     {"reduce", lower_reduce, lower_cuda_reduce},
     {"argmax", lower_argmax, lower_argmax},
     {"matmul", lower_matmul, lower_cuda_matmul},
+    {"attention", lower_attention, NULL},
+    {"attention_grad", lower_attention, NULL},
     {"conv2d", lower_conv2d, lower_cuda_conv2d},
     {"conv2d_dx", lower_conv2d_dx, lower_cuda_conv2d_dx},
     {"conv2d_dw", lower_conv2d_dw, lower_cuda_conv2d_dw},

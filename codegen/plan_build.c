@@ -373,6 +373,7 @@ static void plan_kernels(Program *p) {
                           .kind = (uint8_t)k->kind,
                           .grid = (uint32_t)k->grid,
                           .block = (uint32_t)k->block,
+                          .shared_bytes = (uint32_t)k->shared_bytes,
                           .matmul = k->matmul};
         vec_push(p->arena, &p->plan_kernels, row);
     }

@@ -288,6 +288,10 @@ static void print_param(Printer *p, int i) {
 }
 
 void loop_print_c(const LoopKernel *k, const char *name, FILE *out) {
+    if (k->text) {
+        k->text->print(k, name, out);
+        return;
+    }
     Printer p = print_start(k, &words, name, out);
     fprintf(out, "static void %s(void *const *arg, const InfEnv *env)\n{\n", name);
     for (int i = 0; i < k->nparam; i++) print_param(&p, i);

@@ -364,6 +364,10 @@ static void print_param(Printer *p, int i) {
 }
 
 void loop_print_cuda(const LoopKernel *k, const char *name, FILE *out) {
+    if (k->text) {
+        k->text->print(k, name, out);
+        return;
+    }
     Printer p = print_start(k, &words, name, out);
     if (k->counters) fprintf(out, "INF_COUNTERS(%s_count, %" PRId64 ")\n", name, k->counters);
     fprintf(out, "INF_KERNEL(%d) %s(", k->threads ? k->threads : 32, name);

@@ -133,6 +133,8 @@ static void row_set_function(Program *p, KernelRow *row, const LoopKernel *k) {
     row->kind = p->mod->target == TARGET_cuda ? PLAN_KERNEL_cuda : PLAN_KERNEL_c;
     row->grid = k->blocks;
     row->block = k->threads;
+    row->shared_bytes = k->shared_bytes;
+    row->prelude = k->text ? k->text->prelude : NULL;
     row->text = kernel_text(p, k, row->name);
 }
 
@@ -209,7 +211,17 @@ static void print_kernel(const Program *p, uint32_t i, FILE *out) {
     fprintf(out, " */\n%s\n", row->text);
 }
 
+/* Templates that kernels of text are made of, each once. */
+static void print_preludes(const Program *p, FILE *out) {
+    for (uint32_t i = 0; i < p->kernels.n; i++) {
+        uint32_t first = 0;
+        while (p->kernels.data[first].prelude != p->kernels.data[i].prelude) first++;
+        if (first == i && p->kernels.data[i].prelude) p->kernels.data[i].prelude(out);
+    }
+}
+
 void codegen_print_kernels(const Program *p, FILE *out) {
+    print_preludes(p, out);
     for (uint32_t i = 0; i < p->kernels.n; i++) print_kernel(p, i, out);
 }
 

@@ -3,6 +3,7 @@
 #define INFINIC_CODEGEN_PROGRAM_H
 
 #include "codegen/codegen.h"
+#include "codegen/loop.h"
 #include "ir/table.h"
 #include "runtime/plan.h"
 
@@ -15,6 +16,8 @@ typedef struct KernelRow {
     PlanKernelKind kind;
     int64_t grid;      /* CUDA */
     int block;
+    int64_t shared_bytes;
+    LoopPrelude *prelude; /* of kernels of text: what stands before them once; else NULL */
     uint32_t matmul;   /* a product of the library */
     const char *key;   /* body and form as text: what makes kernels equal */
     const char *form;

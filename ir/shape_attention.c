@@ -19,8 +19,8 @@ static const char *attention_types(const ShapeQuery *q, Type *out, Type *lse) {
     if (causal != 0 && causal != 1) return "causal is 0 or 1";
     if (causal && x->dim[2] != k->dim[2])
         return shape_pair(q, "causal attention has as many queries as keys", 0, 1);
-    const char *why = shape_make(q, out, x->dtype, 4,
-                                 (int64_t[]){x->dim[0], x->dim[1], x->dim[2], v->dim[3]});
+    const char *why =
+        shape_make(q, out, x->dtype, 4, (int64_t[]){x->dim[0], x->dim[1], x->dim[2], v->dim[3]});
     return why != NULL ? why : shape_make(q, lse, DT_f32, 3, x->dim);
 }
 

@@ -4,7 +4,7 @@
 
 #include "ir/module.h"
 
-enum { ATTENTION_DIM_STEP = 8, ATTENTION_DIM_MOST = 0 };
+enum { ATTENTION_DIM_STEP = 8, ATTENTION_DIM_MOST = 256 };
 
 /* Whether code generation has kernels for an attention or attention_grad; others become
  * primitives. */

@@ -76,8 +76,7 @@ static Split **find_splits(const Graph *g, Arena *scratch) {
         bool free = s != NULL;
         for (int k = 0; free && k < s->n; k++)
             free = split[g->val[s->part[k]->out.id].node - 1] == NULL;
-        for (int k = 0; free && k < s->n; k++)
-            split[g->val[s->part[k]->out.id].node - 1] = s;
+        for (int k = 0; free && k < s->n; k++) split[g->val[s->part[k]->out.id].node - 1] = s;
     }
     return split;
 }

@@ -19,6 +19,7 @@ typedef struct Entry {
 
 struct Object {
     Arena arena;
+    VEC(LoopPrelude *) prelude; /* of kernels of text, each once */
     VEC(Entry) entry;
     uint32_t *by_text, *by_name; /* open addressing: entry + 1; a power of two slots */
     uint32_t slots;
@@ -95,7 +96,14 @@ static uint32_t add_launches(Object *o, const LoopKernel *k, const char *text) {
     return number;
 }
 
+static void add_prelude(Object *o, const LoopText *text) {
+    for (uint32_t i = 0; i < o->prelude.n; i++)
+        if (o->prelude.data[i] == text->prelude) return;
+    vec_push(&o->arena, &o->prelude, text->prelude);
+}
+
 uint32_t object_add_loop(Object *o, const LoopKernel *k) {
+    if (k->text) add_prelude(o, k->text);
     char *text = NULL;
     size_t bytes = 0;
     FILE *f = open_memstream(&text, &bytes);
@@ -157,6 +165,7 @@ static void print_unit(Object *o, FILE *out) {
               out);
         loop_print_c_prelude(out);
     }
+    for (uint32_t i = 0; i < o->prelude.n; i++) o->prelude.data[i](out);
     for (uint32_t i = 0; i < o->entry.n; i++) {
         Entry *e = &o->entry.data[i];
         const char *name = e->name;

@@ -117,8 +117,7 @@ static Val attention_source(RandGen *r, int64_t batch, int64_t rows, int64_t wid
     int64_t dim[3] = {batch, rows, width};
     Type type = rand_type(r, DT_f32, 3, dim), index = rand_type(r, DT_i32, 3, dim);
     Attr along = ATTR_INT(axis, 1);
-    Val ramp = build_cast(
-        &r->b, graph_add(&r->b, OP_iota, 0, NULL, 1, &along, index)->out, DT_f32);
+    Val ramp = build_cast(&r->b, graph_add(&r->b, OP_iota, 0, NULL, 1, &along, index)->out, DT_f32);
     ramp = build1(&r->b, OP_cos, build2(&r->b, OP_add, ramp, build_scalar_like(&r->b, 0.25, ramp)));
     x = build2(&r->b, OP_mul, build_broadcast(&r->b, x, type, &axis), ramp);
     return rand_scale(r, x, 1 / (1 + rand_bound(r, x)));

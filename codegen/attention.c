@@ -1,0 +1,72 @@
+/* attention.c - see attention.h.
+ *
+ * The body is the anchor with movement around it: slices, transposes and reshapes of its inputs
+ * before it; transposes, reshapes and concatenations after it. fuse builds no other.
+ */
+#include "codegen/attention.h"
+#include "ir/view.h"
+
+static const Node *find_anchor(const Graph *body) {
+    for (int i = 0; i < body->nnode; i++)
+        if (op_kind(body->node[i]->op) == KIND_attention) return body->node[i];
+    loop_broken(__FILE__, __LINE__, "an attention kernel without attention");
+}
+
+/* [B, H, T, K], or [B, H, T] with ndim 3. */
+static AttentionView make_view(int arg, const View *v, int ndim) {
+    LOOP_ASSERT(v->ndim == ndim && (ndim == 3 || v->stride[3] == 1 || v->dim[3] == 1));
+    return (AttentionView){arg, v->offset, v->stride[0], v->stride[1], v->stride[2]};
+}
+
+static AttentionView operand_view(const Graph *body, const Node *n, int i, int ndim) {
+    View view;
+    for (int k = 0; k < body->nin; k++)
+        if (view_read(body, n->in[i], body->in[k], &view)) return make_view(k, &view, ndim);
+    loop_broken(__FILE__, __LINE__, "attention of an operand that is no view");
+}
+
+static AttentionView result_view(const Graph *body, const Node *n, int i, int ndim) {
+    View view;
+    for (int k = 0; k < body->nout; k++)
+        if (view_written(body, node_out(n, i), body->out[k], &view))
+            return make_view(body->nin + k, &view, ndim);
+    return (AttentionView){.arg = -1};
+}
+
+AttentionSpec attention_spec(const Graph *body, uint64_t loose) {
+    const Node *n = find_anchor(body);
+    const TypeInfo *q = val_info(body, n->in[0]), *k = val_info(body, n->in[1]);
+    AttentionSpec s = {.batch = q->dim[0],
+                       .heads = q->dim[1],
+                       .groups = k->dim[1],
+                       .queries = q->dim[2],
+                       .keys = k->dim[2],
+                       .dim = q->dim[3],
+                       .causal = node_int(n, ATTR_causal, 0) == 1,
+                       .scale = node_float(n, ATTR_scale, 1),
+                       .nargs = body->nin + body->nout,
+                       .nread = body->nin,
+                       .loose = loose};
+    LOOP_ASSERT(s.nargs <= ATTENTION_ARGS_MAX);
+    for (int i = 0; i < s.nargs; i++) {
+        Val v = i < body->nin ? body->in[i] : body->out[i - body->nin];
+        s.arg_dtype[i] = val_info(body, v)->dtype;
+    }
+    s.q = operand_view(body, n, 0, 4);
+    s.k = operand_view(body, n, 1, 4);
+    s.v = operand_view(body, n, 2, 4);
+    s.dtype = s.arg_dtype[s.q.arg];
+    if (n->op == OP_attention) {
+        s.out = result_view(body, n, 0, 4);
+        s.lse = result_view(body, n, 1, 3);
+        s.dout = s.dq = s.dk = s.dv = (AttentionView){.arg = -1};
+        return s;
+    }
+    s.out = operand_view(body, n, 3, 4);
+    s.lse = operand_view(body, n, 4, 3);
+    s.dout = operand_view(body, n, 5, 4);
+    s.dq = result_view(body, n, 0, 4);
+    s.dk = result_view(body, n, 1, 4);
+    s.dv = result_view(body, n, 2, 4);
+    return s;
+}
