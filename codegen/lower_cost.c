@@ -1,56 +1,6 @@
 /* lower_cost.c - least traffic and arithmetic of a kernel, for `info` and for choosing threads. */
 #include "codegen/lower.h"
-
-static int64_t elems(const Graph *g, Val v) { return type_elems(g->mod->types, val_type(g, v)); }
-
-static int64_t flops_none(const Graph *g, const Node *n) {
-    (void)g;
-    (void)n;
-    return 0;
-}
-
-static int64_t flops_result(const Graph *g, const Node *n) { return elems(g, n->out); }
-
-static int64_t flops_operand(const Graph *g, const Node *n) { return elems(g, n->in[0]); }
-
-static int64_t flops_scatter(const Graph *g, const Node *n) { return elems(g, n->in[1]); }
-
-static int64_t flops_matmul(const Graph *g, const Node *n) {
-    const TypeInfo *a = val_info(g, n->in[0]);
-    int64_t k = a->dim[a->ndim - (node_int(n, ATTR_ta, 0) ? 2 : 1)];
-    return 2 * elems(g, n->out) * k;
-}
-
-/* Products of queries and keys, half of them where later keys are not seen: scores and sums, and
- * backward scores, their gradients, and three sums. */
-static int64_t flops_attention(const Graph *g, const Node *n) {
-    int64_t pairs = elems(g, n->in[0]) * val_info(g, n->in[2])->dim[2];
-    return (n->op == OP_attention ? 4 : 10) * (node_int(n, ATTR_causal, 0) ? pairs / 2 : pairs);
-}
-
-/* Every element of y meets the weights of one output channel. */
-static int64_t flops_conv(const Graph *g, const Node *n) {
-    Val y = n->op == OP_conv2d ? n->out : n->op == OP_conv2d_dx ? n->in[0] : n->in[1];
-    Val w = n->op == OP_conv2d_dw ? n->out : n->in[1];
-    int64_t channels = val_info(g, w)->dim[0];
-    return channels ? 2 * elems(g, y) * (elems(g, w) / channels) : 0;
-}
-
-static int64_t flops_pool(const Graph *g, const Node *n) {
-    const Attr *window = node_attr(n, ATTR_window);
-    int64_t in = elems(g, n->in[0]), out = elems(g, n->out);
-    return (in < out ? in : out) * window->v[0] * window->v[1];
-}
-
-typedef int64_t FlopsFn(const Graph *g, const Node *n);
-
-static FlopsFn *const flops_of[] = {
-    [KIND_elementwise] = flops_result, [KIND_reduce] = flops_operand, [KIND_source] = flops_none,
-    [KIND_random] = flops_result,      [KIND_movement] = flops_none,  [KIND_matmul] = flops_matmul,
-    [KIND_conv] = flops_conv,          [KIND_pool] = flops_pool,      [KIND_gather] = flops_none,
-    [KIND_scatter] = flops_scatter,    [KIND_composite] = flops_none, [KIND_region] = flops_none,
-    [KIND_attention] = flops_attention,
-};
+#include "ir/cost.h"
 
 LowerCost lower_cost(const Graph *g, const Node *kernel) {
     LowerCost cost = {0};
@@ -61,6 +11,6 @@ LowerCost lower_cost(const Graph *g, const Node *kernel) {
     for (int i = 0; i < body->nout; i++)
         cost.bytes += type_bytes(body->mod->types, val_type(body, body->out[i]));
     for (int i = 0; i < body->nnode; i++)
-        cost.flops += flops_of[op_kind(body->node[i]->op)](body, body->node[i]);
+        cost.flops += cost_flops(body, body->node[i]);
     return cost;
 }

@@ -110,6 +110,25 @@ static void load_table(Lower *l) {
     p->schedule_bytes = source_get(l->sources, file)->bytes;
 }
 
+/* parallel.split, as numbers of layers. */
+static void read_split(Lower *l) {
+    const Value *v = key(l, KEY_parallel_split);
+    ParallelSettings *p = &l->mod->parallel;
+    p->split_span = l->settings.key_span[KEY_parallel_split];
+    if (v->kind == VALUE_none) return;
+    int n = v->kind == VALUE_tuple ? v->n : 1;
+    int64_t *layers = ARENA_ARRAY(l->arena, int64_t, n);
+    for (int i = 0; i < n; i++) {
+        layers[i] = v->kind == VALUE_tuple ? v->item[i].dim.value : v->dim.value;
+        if (layers[i] >= 0) continue;
+        diag_error(l->diag, E019, p->split_span, "split takes numbers >= 0, got %" PRId64,
+                   layers[i]);
+        return;
+    }
+    p->split = layers;
+    p->nsplit = n;
+}
+
 void settings_layout(Lower *l) {
     const char *order = key_text(l, KEY_parallel_order);
     l->mod->parallel = (ParallelSettings){.dp = key_int(l, KEY_parallel_dp, 1),
@@ -123,5 +142,6 @@ void settings_layout(Lower *l) {
                                           .schedule_file = key_text(l, KEY_parallel_schedule),
                                           .any_order = order != NULL && strcmp(order, "any") == 0};
     load_table(l);
+    read_split(l);
     check_layout(l);
 }

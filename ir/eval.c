@@ -137,7 +137,7 @@ static EvalTensor slice_of(const Eval *e, EvalTensor stacked, Type slice, int64_
 static void eval_repeat(const EvalNode *x) {
     const Node *n = x->n;
     const Graph *body = n->body;
-    int64_t count = node_int(n, ATTR_count, 0);
+    int64_t count = node_int(n, ATTR_count, 0), first = node_int(n, ATTR_first, 0);
     int ncarry = (int)node_int(n, ATTR_ncarry, 0);
     int nsame = ncarry + (int)node_int(n, ATTR_nconst, 0);
     if (x->e->niter >= REPEAT_DEPTH_MAX) panic_graph(body, n->span, "repeats nest too deep");
@@ -152,7 +152,7 @@ static void eval_repeat(const EvalNode *x) {
     }
     for (int64_t step = 0; step < count; step++) {
         int64_t i = node_int(n, ATTR_reverse, 0) ? count - 1 - step : step;
-        inner.iter[inner.niter - 1] = i;
+        inner.iter[inner.niter - 1] = first + i;
         for (int k = nsame; k < n->nin; k++)
             in[k] = slice_of(x->e, x->in[k], val_type(body, body->in[k]), i);
         for (int k = ncarry; k < body->nout; k++)

@@ -96,6 +96,11 @@ typedef enum Role {
     ROLE_scalar,       /* input f32 []: host scalar `index` (ScalarIndex in module.h) */
     ROLE_grad_norm,    /* output f32 [] */
     ROLE_update_ok,    /* output f32 []: 1 applied, 0 not (non-finite loss or norm) */
+    /* pipelines: value `index` at a cut; use = 1: a gradient comes back for it */
+    ROLE_recv,         /* input: from the chunk before */
+    ROLE_send,         /* output: to the chunk after */
+    ROLE_recv_grad,    /* input: gradient of what was sent */
+    ROLE_send_grad,    /* output: gradient of what was received */
     ROLE_count
 } Role;
 

@@ -12,6 +12,7 @@ Module *module_new(Arena *arena, Sources *sources, Diag *diag) {
     m->train.microbatches = 1;
     m->train.steps = m->train.epochs = -1;
     m->train.dtype = DT_f32;
+    m->nchunk = 1;
     m->parallel.dp = m->parallel.tp = m->parallel.pp = m->parallel.vpp = 1;
     module_scope(m, "");
     return m;
@@ -70,4 +71,12 @@ Graph *module_graph(const Module *m, const char *name) {
     for (int i = 0; i < m->ngraph; i++)
         if (strcmp(m->graph[i]->name, name) == 0) return m->graph[i];
     return NULL;
+}
+
+const char *module_chunk_name(Module *m, const char *name, int chunk) {
+    return m->nchunk == 1 ? name : arena_printf(m->arena, "%s.%d", name, chunk);
+}
+
+Graph *module_chunk_graph(Module *m, const char *name, int chunk) {
+    return module_graph(m, module_chunk_name(m, name, chunk));
 }

@@ -28,7 +28,7 @@ typedef enum ScalarIndex {
 /* What the program is compiled for: C for this CPU, or CUDA. Passes ask where targets differ. */
 typedef enum Target { TARGET_c, TARGET_cuda } Target;
 
-enum { PARAM_ALIGN = 128, STACK_MAX = REPEAT_DEPTH_MAX, SEGMENT_MAX = 2 };
+enum { PARAM_ALIGN = 128, STACK_MAX = REPEAT_DEPTH_MAX, SEGMENT_MAX = 2, CHUNKS_MAX = 4096 };
 
 typedef enum InitKind {
     INIT_zeros,
@@ -47,9 +47,12 @@ typedef struct Param {
     double init_a;
     bool transposed; /* stored [in, out] (Conv1D): for messages about orientation */
     bool trainable;
-    bool decay; /* weight decay applies (decay_if) */
-    int uses;   /* gradient contributions; >= 1 after alias */
-    Span span;  /* the member's declaration */
+    bool decay;    /* weight decay applies (decay_if) */
+    int uses;      /* gradient contributions; >= 1 after alias */
+    int rank;      /* of the pipeline: set by partition, else 0 */
+    int64_t first; /* slice of a stack: its first index along stack axis 0, else 0 */
+    int origin;    /* index before partition: equal for slices and for copies on other ranks */
+    Span span;     /* the member's declaration */
     Scope scope;
     int segment;              /* set by optim */
     int64_t offset_elems;     /* in the flat vector; set by optim */
@@ -120,7 +123,10 @@ typedef struct ParallelSettings {
     const char *schedule_text;
     size_t schedule_bytes;
     Span schedule_span;
-    bool any_order; /* backwards of an imported table need not ascend */
+    bool any_order;       /* backwards of an imported table need not ascend */
+    const int64_t *split; /* layers of each chunk by hand; nsplit 0: balanced */
+    int nsplit;
+    Span split_span;
 } ParallelSettings;
 
 /* A setting that is part of the code: the executable explains how to rebuild when it is passed. */
@@ -163,6 +169,8 @@ struct Module {
     int64_t grad_elems;                 /* flat_elems plus the buffers of later uses */
     int64_t region_bytes[REGION_count]; /* set by place */
     int nstate;                         /* optimizer state vectors: set by optim */
+    int nchunk;                         /* of the pipeline; 1 until partition */
+    int *chunk_rank;                    /* by chunk; NULL when there is one */
     int nstream;                        /* random streams handed out so far */
 };
 
@@ -175,5 +183,9 @@ void module_add_build(Module *m, const char *key, const char *value);
 Graph *module_add_graph(Module *m, Graph *g);
 void module_set_graph(Module *m, const char *name, Graph *g); /* replaces the graph of that name */
 Graph *module_graph(const Module *m, const char *name);       /* NULL when absent */
+/* The part of a graph that a chunk runs: the graph itself when there is one chunk, else
+ * "<name>.<chunk>". */
+const char *module_chunk_name(Module *m, const char *name, int chunk);
+Graph *module_chunk_graph(Module *m, const char *name, int chunk);
 
 #endif

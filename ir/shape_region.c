@@ -25,6 +25,9 @@ static const char *repeat_types(const ShapeQuery *q, const Graph *body, Type *ou
         ncarry > body->nout)
         return "ncarry and nconst do not fit the operands and the body's results";
     if (reverse != 0 && reverse != 1) return "reverse is 0 or 1";
+    const Attr *first = shape_attr(q, ATTR_first);
+    if (first != NULL && (first->i < 0 || first->i > REPEAT_COUNT_MAX - count))
+        return "the iterations go beyond the largest number";
     for (int i = 0; i < q->nin; i++) {
         Type want = val_type(body, body->in[i]);
         const char *why = NULL;

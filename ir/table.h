@@ -51,6 +51,14 @@ typedef struct Message {
     int slot; /* of the receiver, among the messages of this kind between these chunks */
 } Message;
 
+/* What a chunk holds. */
+typedef struct ChunkInfo {
+    int units; /* layers and iterations of repeats */
+    const char *first, *last;        /* scope paths of its first and last unit */
+    int64_t first_layer, last_layer; /* their iterations; -1: not in a repeat */
+    double cost, share;
+} ChunkInfo;
+
 typedef struct Table {
     int ranks, chunks, microbatches;
     int vpp;    /* chunks a rank */
@@ -63,6 +71,8 @@ typedef struct Table {
     int nmessage;
     RankTasks *rank;
     int *slots;           /* by chunk: sets of activations it needs */
+    ChunkInfo *stage;     /* by chunk; NULL before partition */
+    const char *layers;   /* "layers 12 = 3+3+3+3"; NULL: nothing repeats */
     const char *pipeline; /* "1f1b", "interleaved", ... */
     const char *summary;  /* the line below the table: proof, makespan, bubble, peaks */
     int peak_in_flight;   /* most forwards without their backward on rank 0 */

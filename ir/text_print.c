@@ -256,6 +256,9 @@ static void print_param(FILE *out, const Module *m, int index, int flags) {
     if (!p->trainable) fputs(" frozen", out);
     if (p->decay) fputs(" decay", out);
     if (p->uses != 0) fprintf(out, " uses=%d", p->uses);
+    if (p->rank != 0) fprintf(out, " rank=%d", p->rank);
+    if (p->first != 0) fprintf(out, " first=%lld", (long long)p->first);
+    if (p->origin != 0) fprintf(out, " origin=%d", p->origin);
     if (p->segment != 0) fprintf(out, " part=%d", p->segment);
     if (p->offset_elems != 0) fprintf(out, " offset=%lld", (long long)p->offset_elems);
     if (p->use_offset_elems != 0) fprintf(out, " use_offset=%lld", (long long)p->use_offset_elems);
@@ -320,6 +323,8 @@ void text_print_module(const Module *m, FILE *out, int flags) {
         print_string(out, m->alias[i].name);
         fprintf(out, " %d\n", m->alias[i].param);
     }
+    for (int c = 0; m->nchunk > 1 && c < m->nchunk; c++)
+        fprintf(out, "chunk %d %d\n", c, m->chunk_rank[c]);
     for (int i = 0; i < m->nsegment; i++)
         fprintf(out, "segment %lld %lld%s\n", (long long)m->segment[i].offset_elems,
                 (long long)m->segment[i].elems, m->segment[i].decay ? " decay" : "");

@@ -119,6 +119,9 @@ static bool read_param_field(TextReader *r, Param *p, int ndim) {
         int64_t *large;
         int64_t max;
     } field[] = {{"uses", &p->uses, NULL, 1 << 20},
+                 {"rank", &p->rank, NULL, CHUNKS_MAX},
+                 {"first", NULL, &p->first, REPEAT_COUNT_MAX},
+                 {"origin", &p->origin, NULL, PARAMS_MAX},
                  {"part", &p->segment, NULL, SEGMENT_MAX - 1},
                  {"offset", NULL, &p->offset_elems, INT64_MAX},
                  {"use_offset", NULL, &p->use_offset_elems, INT64_MAX}};
@@ -166,6 +169,19 @@ static void read_alias(TextReader *r) {
     if (!r->failed) module_add_alias(r->m, name, param);
 }
 
+static void read_chunk(TextReader *r) {
+    Module *m = r->m;
+    int n = m->chunk_rank == NULL ? 0 : m->nchunk;
+    Span at = text_span(r);
+    int64_t index = text_read_int(r, 0, CHUNKS_MAX - 1), rank = text_read_int(r, 0, CHUNKS_MAX);
+    if (!r->failed && index != n)
+        text_fail(r, at, "chunk %d is next, got %lld", n, (long long)index);
+    if (r->failed) return;
+    if (m->chunk_rank == NULL) m->chunk_rank = ARENA_ARRAY(m->arena, int, CHUNKS_MAX);
+    m->chunk_rank[n] = (int)rank;
+    m->nchunk = n + 1;
+}
+
 static void read_segment(TextReader *r) {
     Segment s = {0};
     if (r->m->nsegment == SEGMENT_MAX) {
@@ -189,6 +205,7 @@ static const struct {
 } item_table[] = {
     {"settings", read_settings}, {"build", read_build},     {"param", read_param},
     {"alias", read_alias},       {"segment", read_segment}, {"region", read_region},
+    {"chunk", read_chunk},
 };
 
 bool text_read_table(TextReader *r) {

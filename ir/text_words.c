@@ -20,6 +20,10 @@ const RoleWord text_role[ROLE_count] = {
     [ROLE_scalar] = {"scalar", true},
     [ROLE_grad_norm] = {"grad_norm", false},
     [ROLE_update_ok] = {"update_ok", false},
+    [ROLE_recv] = {"recv", true},
+    [ROLE_send] = {"send", true},
+    [ROLE_recv_grad] = {"recv_grad", true},
+    [ROLE_send_grad] = {"send_grad", true},
 };
 
 const char *const text_region[REGION_count] = {

@@ -121,6 +121,8 @@ static const RoleRule role_rule[ROLE_count] = {
     [ROLE_flat_grad] = {true, false, false, true},   [ROLE_flat_copy] = {false, true, false, true},
     [ROLE_flat_state] = {true, true, false, true},   [ROLE_scalar] = {true, false, true, true},
     [ROLE_grad_norm] = {false, true, true, true},    [ROLE_update_ok] = {false, true, true, true},
+    [ROLE_recv] = {true, false, false, true},        [ROLE_send] = {false, true, false, true},
+    [ROLE_recv_grad] = {true, false, false, true},   [ROLE_send_grad] = {false, true, false, true},
 };
 
 static const char *check_param_port(const Verifier *v, const Port *p, Type t) {

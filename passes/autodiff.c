@@ -52,42 +52,93 @@ static Val weight_input(const Graph *g, int param, int use) {
     return (Val){0};
 }
 
+static void add_grad_output(Joint *j, int param, int use) {
+    const Param *p = &j->from->mod->param[param];
+    Builder b = {.g = j->to, .phase = PHASE_W, .span = p->span, .scope = p->scope};
+    Val w = weight_input(j->from, param, use);
+    Val grad = w.id != 0 ? joint_grad(j, &b, w) : build_const(&b, 0.0, p->type);
+    graph_add_output(j->to, grad, (Port){.role = ROLE_grad, .index = param, .use = use});
+}
+
+/* One gradient for each use of each parameter; in a chunk, for those that it has. */
 static void add_grad_outputs(Joint *j) {
-    Module *m = j->from->mod;
+    const Module *m = j->from->mod;
     for (int param = 0; param < m->nparam; param++) {
-        const Param *p = &m->param[param];
-        Builder b = {.g = j->to, .phase = PHASE_W, .span = p->span, .scope = p->scope};
-        for (int use = 0; use < (p->uses > 1 ? p->uses : 1); use++) {
-            Val w = weight_input(j->from, param, use);
-            Val grad = w.id != 0 ? joint_grad(j, &b, w) : build_const(&b, 0.0, p->type);
-            graph_add_output(j->to, grad, (Port){.role = ROLE_grad, .index = param, .use = use});
-        }
+        int uses = m->param[param].uses > 1 ? m->param[param].uses : 1;
+        for (int use = 0; use < uses; use++)
+            if (m->nchunk == 1 || weight_input(j->from, param, use).id != 0)
+                add_grad_output(j, param, use);
     }
 }
 
-bool pass_autodiff(PassContext *ctx) {
-    const Graph *g = module_graph(ctx->mod, "train");
-    if (g == NULL) return true;
-    const Flow *flow = flow_of_graph(g, ctx->scratch);
-    NodeList missing = {0};
-    find_missing(flow, g, &missing, ctx->scratch);
-    if (missing.n > 0) {
-        report_missing(ctx->mod, &missing);
-        return false;
+/* The gradients of what was received go back. */
+static void add_sent_gradients(Joint *j) {
+    const Graph *g = j->from;
+    for (int i = 0; i < g->nin; i++) {
+        const Port *port = &g->in_port[i];
+        if (port->role != ROLE_recv || port->use == 0) continue;
+        Builder b = {.g = j->to, .phase = PHASE_I};
+        graph_add_output(j->to, joint_grad(j, &b, g->in[i]),
+                         (Port){.role = ROLE_send_grad, .index = port->index, .use = 1});
     }
-    Joint j = joint_new(g, flow, ctx->scratch);
-    joint_forward(&j);
+}
+
+/* Where gradients begin: 1 for the loss; for what was sent, what comes back, latest chunk first. */
+static void seed(Joint *j, const Val *received) {
+    const Graph *g = j->from;
     for (int i = 0; i < g->nout; i++) {
-        if (g->out_port[i].role != ROLE_loss_sum || !flow_active(flow, g->out[i])) continue;
         const Node *n = val_node(g, g->out[i]);
-        Builder b = {.g = j.to, .phase = PHASE_W};
+        Builder b = {.g = j->to, .phase = PHASE_W};
         if (n != NULL) b.span = n->span, b.scope = n->scope;
-        joint_add_grad(&j, &b, g->out[i], build_const(&b, 1.0, val_type(g, g->out[i])));
+        if (received[i].id != 0)
+            joint_add_grad(j, &b, g->out[i], received[i]);
+        else if (g->out_port[i].role == ROLE_loss_sum && flow_active(j->flow, g->out[i]))
+            joint_add_grad(j, &b, g->out[i], build_const(&b, 1.0, val_type(g, g->out[i])));
     }
+}
+
+/* An input for each gradient that comes back, by output. */
+static const Val *add_received(Joint *j, Arena *scratch) {
+    const Graph *g = j->from;
+    Val *received = ARENA_ARRAY(scratch, Val, g->nout + 1);
+    for (int i = 0; i < g->nout; i++) {
+        const Port *port = &g->out_port[i];
+        if (port->role != ROLE_send || port->use == 0) continue;
+        received[i] =
+            graph_add_input(j->to, val_type(g, g->out[i]),
+                            (Port){.role = ROLE_recv_grad, .index = port->index, .use = 1});
+    }
+    return received;
+}
+
+static void differentiate(Module *m, const Graph *g, const Flow *flow, Arena *scratch) {
+    Joint j = joint_new(g, flow, scratch);
+    const Val *received = add_received(&j, scratch);
+    joint_forward(&j);
+    seed(&j, received);
     joint_backward(&j);
     graph_copy_outputs(j.to, g, &j.map);
     add_grad_outputs(&j);
+    add_sent_gradients(&j);
     joint_phases(&j);
-    module_set_graph(ctx->mod, g->name, j.to);
+    module_set_graph(m, g->name, j.to);
+}
+
+bool pass_autodiff(PassContext *ctx) {
+    Module *m = ctx->mod;
+    const Flow **flow = ARENA_ARRAY(ctx->scratch, const Flow *, m->nchunk);
+    NodeList missing = {0};
+    if (module_chunk_graph(m, "train", 0) == NULL) return true;
+    for (int c = 0; c < m->nchunk; c++) {
+        const Graph *g = module_chunk_graph(m, "train", c);
+        flow[c] = flow_of_graph(g, ctx->scratch);
+        find_missing(flow[c], g, &missing, ctx->scratch);
+    }
+    if (missing.n > 0) {
+        report_missing(m, &missing);
+        return false;
+    }
+    for (int c = 0; c < m->nchunk; c++)
+        differentiate(m, module_chunk_graph(m, "train", c), flow[c], ctx->scratch);
     return true;
 }

@@ -91,10 +91,12 @@ static void copy_repeat(Graph *to, const Node *n, const Live *outer, const Live 
             const_kept++;
     }
     Attr attr[] = {*node_attr(n, ATTR_count), ATTR_INT(ncarry, carry_kept),
-                   ATTR_INT(nconst, const_kept), *node_attr(n, ATTR_reverse)};
+                   ATTR_INT(nconst, const_kept), *node_attr(n, ATTR_reverse),
+                   ATTR_INT(first, node_int(n, ATTR_first, 0))};
+    int nattr = node_attr(n, ATTR_first) != NULL ? 5 : 4;
     Builder b = {.g = to, .phase = n->phase, .span = n->span, .scope = n->scope};
     Graph *body = copy_body(n, outer, l, scratch);
-    Node *copy = graph_add_region(&b, OP_repeat, nin, in, 4, attr, body);
+    Node *copy = graph_add_region(&b, OP_repeat, nin, in, nattr, attr, body);
     int result = 0;
     for (int i = 0; i < n->nout; i++) {
         Val old = node_out(n, i);

@@ -102,10 +102,14 @@ Flow *flow_of_graph(const Graph *g, Arena *scratch) {
         bool trained = role == ROLE_weight && g->mod->param[g->in_port[i].index].trainable;
         if (trained) add_bits(f, g, g->in[i], FLOW_WEIGHT);
         if (role == ROLE_data || role == ROLE_valid) add_bits(f, g, g->in[i], FLOW_DATA);
+        if (role == ROLE_recv)
+            add_bits(f, g, g->in[i], FLOW_DATA | (g->in_port[i].use != 0 ? FLOW_WEIGHT : 0));
     }
     flow_down(f, g);
     for (int i = 0; i < g->nout; i++)
-        if (g->out_port[i].role == ROLE_loss_sum) add_bits(f, g, g->out[i], FLOW_LOSS);
+        if (g->out_port[i].role == ROLE_loss_sum ||
+            (g->out_port[i].role == ROLE_send && g->out_port[i].use != 0))
+            add_bits(f, g, g->out[i], FLOW_LOSS);
     flow_up(f, g);
     return f;
 }

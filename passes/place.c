@@ -72,6 +72,10 @@ bool place_fixed_address(const Module *m, const Graph *g, const Port *port, Addr
     switch (port->role) {
     case ROLE_none:
     case ROLE_output:
+    case ROLE_recv:
+    case ROLE_send:
+    case ROLE_recv_grad:
+    case ROLE_send_grad:
     case ROLE_count: return false;
     case ROLE_data:
     case ROLE_valid: region = REGION_data, at = batch_bytes(g, port); break;

@@ -307,8 +307,10 @@ void grad_repeat(Grad *c) {
     for (int i = 0; i < nin; i++) in[i] = back_operand(c, i);
     Attr attr[] = {*node_attr(c->n, ATTR_count), ATTR_INT(ncarry, plan->ncarry),
                    ATTR_INT(nconst, plan->nconst),
-                   ATTR_INT(reverse, !node_int(c->n, ATTR_reverse, 0))};
-    const Node *back = graph_add_region(&c->b, OP_repeat, nin, in, 4, attr, plan->backward);
+                   ATTR_INT(reverse, !node_int(c->n, ATTR_reverse, 0)),
+                   ATTR_INT(first, node_int(c->n, ATTR_first, 0))};
+    int nattr = node_attr(c->n, ATTR_first) != NULL ? 5 : 4;
+    const Node *back = graph_add_region(&c->b, OP_repeat, nin, in, nattr, attr, plan->backward);
     for (int i = 0; i < back->nout; i++) {
         int operand = plan->grad_of.data[i];
         if (c->need[operand]) c->din[operand] = node_out(back, i);

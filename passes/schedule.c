@@ -53,10 +53,11 @@ static const char *summarize(const Module *m, const Table *t, const Proof *proof
                       : arena_printf(a, ", recv slots %s", numbers(a, proof->received, t->ranks));
     return arena_printf(a,
                         "%dx%dx%d %s: acyclic (%d nodes, %d edges), %smakespan %.1f (ideal %.1f), "
-                        "bubble %.1f %%, peak chunks %s%s, parameters %s in %d blocks",
+                        "bubble %.1f %%, peak chunks %s%s%s%s, parameters %s in %d blocks",
                         t->ranks, t->vpp, t->microbatches, t->pipeline, proof->nodes, proof->edges,
                         t->ranks == 1 ? "" : "FIFO ok, ", proof->makespan, ideal_makespan(t),
                         100 * proof->bubble, numbers(a, proof->peak, t->ranks), messages,
+                        t->layers != NULL ? ", " : "", t->layers != NULL ? t->layers : "",
                         with_commas(a, count_logical_elems(m)), m->nparam);
 }
 
@@ -68,16 +69,6 @@ static bool check_in_flight(const PassContext *ctx, const Table *t) {
                              "version keeps one",
                              t->pipeline, t->peak_in_flight);
     diag_hint(ctx->mod->diag, ref, "parallel.pipeline = \"1f1b\" gives the same results");
-    return false;
-}
-
-/* Layouts that can be scheduled but not run yet. */
-static bool check_ranks(const PassContext *ctx, const Table *t) {
-    if (t->chunks == 1 || ctx->options->schedule_only) return true;
-    DiagRef ref = diag_error(ctx->mod->diag, E020, (Span){0},
-                             "pp = %d, vpp = %d: this version runs on one rank with one chunk",
-                             t->ranks, t->vpp);
-    diag_hint(ctx->mod->diag, ref, "--dump-schedule prints the table and its proof");
     return false;
 }
 
@@ -103,7 +94,7 @@ static bool check_group(Module *m, const ScheduleShape *s) {
 static Table *generate(PassContext *ctx, const ScheduleShape *shape) {
     Module *m = ctx->mod;
     if (!check_group(m, shape)) return NULL;
-    Table *t = schedule_make(m->arena, shape, &unit);
+    Table *t = schedule_rows(m->arena, shape);
     if (t != NULL) return t;
     DiagRef ref =
         diag_error(m->diag, E020, (Span){0}, "pipeline '%s' with vpp = %d has no schedule",
@@ -112,38 +103,40 @@ static Table *generate(PassContext *ctx, const ScheduleShape *shape) {
     return NULL;
 }
 
+/* What makes a table impossible is said of its own tasks, before messages are added. */
 static Table *import(PassContext *ctx, const ScheduleShape *shape) {
     Module *m = ctx->mod;
     const ParallelSettings *p = &m->parallel;
     const char *why = NULL;
     Table *t = schedule_import(m->arena, p->schedule_text, p->schedule_bytes, shape, &why);
     Proof proof;
-    if (t != NULL) {
-        /* before messages are added: what makes a table impossible is said of its own tasks */
-        why = prove_tasks(m->arena, t, &unit, p->any_order, &proof);
-        if (why == NULL && !schedule_complete(m->arena, t, &unit)) why = "its tasks cannot run";
-    }
+    if (t != NULL) why = prove_tasks(m->arena, t, &unit, p->any_order, &proof);
     if (why == NULL) return t;
     diag_error(m->diag, E020, p->schedule_span, "%s: %s", p->schedule_file, why);
     return NULL;
 }
 
-bool pass_schedule(PassContext *ctx) {
-    Module *m = ctx->mod;
-    const ParallelSettings *p = &m->parallel;
+Table *schedule_begin(PassContext *ctx) {
+    const ParallelSettings *p = &ctx->mod->parallel;
     ScheduleShape shape = {.pipeline = p->pipeline != NULL ? p->pipeline : "1f1b",
                            .ranks = (int)p->pp,
                            .vpp = (int)p->vpp,
-                           .microbatches = (int)m->train.microbatches,
+                           .microbatches = (int)ctx->mod->train.microbatches,
                            .group = (int)p->group};
-    Table *t = p->schedule_file != NULL ? import(ctx, &shape) : generate(ctx, &shape);
+    return p->schedule_file != NULL ? import(ctx, &shape) : generate(ctx, &shape);
+}
+
+bool pass_schedule(PassContext *ctx) {
+    Module *m = ctx->mod;
+    Table *t = ctx->table != NULL ? ctx->table : schedule_begin(ctx);
     if (t == NULL) return false;
     Proof proof = {0};
-    const char *why = prove_table(m->arena, t, &unit, p->any_order, &proof);
+    const char *why = schedule_complete(m->arena, t, &unit) ? NULL : "tasks wait for each other";
+    if (why == NULL) why = prove_table(m->arena, t, &unit, m->parallel.any_order, &proof);
     if (why == NULL) why = prove_module(ctx->scratch, m);
     if (why != NULL) panic_graph(NULL, (Span){0}, "schedule: %s", why);
     t->peak_in_flight = proof.peak[0];
     t->summary = summarize(m, t, &proof);
     ctx->table = t;
-    return check_ranks(ctx, t) && check_in_flight(ctx, t);
+    return check_in_flight(ctx, t);
 }

@@ -7,7 +7,7 @@
 #ifndef INFINIC_PASSES_SCHEDULE_H
 #define INFINIC_PASSES_SCHEDULE_H
 
-#include "ir/table.h"
+#include "passes/pass.h"
 
 /* What a table is for. */
 typedef struct ScheduleShape {
@@ -26,6 +26,10 @@ typedef struct ScheduleCosts {
 } ScheduleCosts;
 
 double schedule_cost(const ScheduleCosts *costs, const Task *task);
+
+/* The compute tasks of the module's layout: from its generator or its file. NULL after a
+ * diagnostic. */
+Table *schedule_begin(PassContext *ctx);
 
 /* The table, complete with messages and slots, the update last on every rank; NULL when the
  * pipeline has no generator or cannot have this many chunks a rank. Kept in `arena`. */

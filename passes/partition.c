@@ -1,0 +1,155 @@
+/* partition.c - layers into the chunks of a pipeline.
+ *
+ * Reads   "train" after alias and "eval"; the section parallel.
+ * Writes  with several chunks: graphs "train.0", "train.1", .. and "eval.0", .. in place of the
+ * two, with ports recv and send; the parameter table by rank; the context's Table with its compute
+ * tasks and edges. Keeps   the model: every node is in exactly one chunk, but for those that depend
+ * on no weight, which each chunk computes that needs them; uses of weights keep their numbers. Why
+ * before autodiff, each chunk is differentiated by itself: the gradient of what it receives is what
+ * it sends back.
+ */
+#include "passes/partition.h"
+
+#include "ir/panic.h"
+#include "passes/schedule.h"
+
+#include <string.h>
+
+static Graph **cut_all(const Cut *c, const ParamSlices *slices) {
+    Graph **chunk = ARENA_ARRAY(c->scratch, Graph *, c->chunks);
+    for (int i = 0; i < c->chunks; i++) chunk[i] = cut_chunk_graph(c, i, slices);
+    return chunk;
+}
+
+static void replace_graph(Module *m, const char *name, Graph *const *chunk) {
+    int n = 0;
+    for (int i = 0; i < m->ngraph; i++)
+        if (strcmp(m->graph[i]->name, name) != 0) m->graph[n++] = m->graph[i];
+    m->ngraph = n;
+    for (int i = 0; i < m->nchunk; i++) module_add_graph(m, chunk[i]);
+}
+
+static void replace_params(Module *m, const ParamSlices *slices) {
+    m->nparam = 0;
+    for (uint32_t i = 0; i < slices->list.n; i++) module_add_param(m, slices->list.data[i]);
+    for (int i = 0; i < m->nalias; i++) {
+        int p = 0;
+        while (m->param[p].origin != m->alias[i].param) p++;
+        m->alias[i].param = p;
+    }
+}
+
+/* "2 + 3 + 3 + 2": layers by chunk, for the summary below the table. */
+static const char *layers_text(Arena *arena, const UnitList *units, const int *begin, int chunks) {
+    const char *text = "";
+    int total = 0;
+    for (int c = 0; c < chunks; c++) {
+        int layers = 0;
+        for (int u = begin[c]; u < begin[c + 1]; u++) layers += units->data[u].layer >= 0;
+        total += layers;
+        text = arena_printf(arena, "%s%s%d", text, c > 0 ? "+" : "", layers);
+    }
+    return total > 0 ? arena_printf(arena, "layers %d = %s", total, text) : NULL;
+}
+
+/* What each chunk holds and costs. */
+static void describe_chunks(Module *m, Table *t, const UnitList *units, const int *begin) {
+    double total = 0;
+    for (uint32_t u = 0; u < units->n; u++) total += units->data[u].cost;
+    t->stage = ARENA_ARRAY(m->arena, ChunkInfo, t->chunks);
+    for (int c = 0; c < t->chunks; c++) {
+        ChunkInfo *s = &t->stage[c];
+        s->units = begin[c + 1] - begin[c];
+        if (s->units > 0) {
+            s->first = arena_strdup(m->arena, units->data[begin[c]].name);
+            s->last = arena_strdup(m->arena, units->data[begin[c + 1] - 1].name);
+            s->first_layer = units->data[begin[c]].layer;
+            s->last_layer = units->data[begin[c + 1] - 1].layer;
+        }
+        for (int u = begin[c]; u < begin[c + 1]; u++) s->cost += units->data[u].cost;
+        s->share = total > 0 ? s->cost / total : 0;
+    }
+    t->layers = layers_text(m->arena, units, begin, t->chunks);
+}
+
+static void warn_empty(Module *m, const int *begin, int chunks) {
+    int empty = 0;
+    for (int c = 0; c < chunks; c++) empty += begin[c] == begin[c + 1];
+    if (empty > 0)
+        diag_warn(m->diag, WARN_EMPTY_CHUNK, (Span){0}, "%d of %d chunks hold no layer", empty,
+                  chunks);
+}
+
+static int *choose_split(Module *m, const UnitList *units, int chunks, Arena *scratch) {
+    const ParallelSettings *p = &m->parallel;
+    if (p->nsplit == 0) return split_units(units, chunks, scratch);
+    const char *why =
+        arena_printf(scratch, "split has %d numbers, there are %d chunks", p->nsplit, chunks);
+    int *begin =
+        p->nsplit == chunks ? split_by_hand(units, p->split, p->nsplit, scratch, &why) : NULL;
+    if (begin == NULL) diag_error(m->diag, E020, p->split_span, "%s", why);
+    return begin;
+}
+
+/* Gradients come back over an edge when any value's does. */
+static void set_edges(Table *t, const Cut *train) {
+    for (int c = 0; c < t->chunks - 1; c++) {
+        t->edge[c].gradient = false;
+        for (uint32_t k = 0; k < train->cross[c].n; k++)
+            t->edge[c].gradient = t->edge[c].gradient || train->cross[c].data[k].gradient;
+    }
+}
+
+/* Layouts that can be scheduled but not run yet. */
+static bool check_ranks(const PassContext *ctx, const Table *t) {
+    const PassOptions *o = ctx->options;
+    if (t->chunks == 1 || o->schedule_only || o->stop_after != NULL || o->only != NULL) return true;
+    DiagRef ref = diag_error(ctx->mod->diag, E020, (Span){0},
+                             "pp = %d, vpp = %d: this version runs on one rank with one chunk",
+                             t->ranks, t->vpp);
+    diag_hint(ctx->mod->diag, ref, "--dump-schedule prints the table and its proof");
+    return false;
+}
+
+bool pass_partition(PassContext *ctx) {
+    Module *m = ctx->mod;
+    const Graph *train = module_graph(m, "train"), *eval = module_graph(m, "eval");
+    if (train == NULL) return true;
+    const Flow *flow = flow_of_graph(train, ctx->scratch);
+    UnitList units = {0};
+    UnitUses uses;
+    UnitMap map = units_of_train(train, flow, &units, &uses, ctx->scratch);
+    Graph *ordered = units_in_order(train, &map, (int)units.n, ctx->scratch);
+    if (ordered != NULL) {
+        train = ordered;
+        module_set_graph(m, "train", ordered);
+        flow = flow_of_graph(train, ctx->scratch);
+        units.n = 0;
+        map = units_of_train(train, flow, &units, &uses, ctx->scratch);
+    }
+    Table *t = schedule_begin(ctx);
+    if (t == NULL) return false;
+    int *begin = choose_split(m, &units, t->chunks, ctx->scratch);
+    if (begin == NULL) return false;
+    describe_chunks(m, t, &units, begin);
+    ctx->table = t;
+    if (t->chunks == 1) return true;
+    warn_empty(m, begin, t->chunks);
+    Cut cut = cut_graph(train, &map, flow, begin, t->chunks, ctx->scratch);
+    set_edges(t, &cut);
+    if (!check_ranks(ctx, t)) return false;
+    if (ctx->options->schedule_only) return true;
+    m->nchunk = t->chunks;
+    m->chunk_rank = t->home;
+    ParamSlices slices = slice_params(&cut, t->home, ctx->scratch);
+    Graph **train_chunk = cut_all(&cut, &slices), **eval_chunk = NULL;
+    if (eval != NULL) {
+        UnitMap eval_map = units_of_graph(eval, &uses, ctx->scratch);
+        Cut eval_cut = cut_graph(eval, &eval_map, NULL, begin, t->chunks, ctx->scratch);
+        eval_chunk = cut_all(&eval_cut, &slices);
+    }
+    replace_params(m, &slices);
+    replace_graph(m, "train", train_chunk);
+    if (eval_chunk != NULL) replace_graph(m, "eval", eval_chunk);
+    return true;
+}
