@@ -146,6 +146,32 @@ static void report_unexpected(Report *r, const Plan *plan, const InfTensors *set
     }
 }
 
+/* A prefix that all missing names have and that the file leaves out, as models saved without their
+ * head do: the first `length` bytes of the result, "model." of model.norm.weight; NULL: none. */
+static const char *left_out(const InfParams *all, const Plan *plan, const InfTensors *set,
+                            size_t *length) {
+    const char *first = NULL;
+    for (int i = 0; i < all->count; i++) {
+        const char *name = all->param[i].name, *dot = strchr(name, '.');
+        if (find_tensor(set, plan, &all->param[i])) continue;
+        if (!dot || !inf_tensors_find(set, dot + 1)) return NULL;
+        if (!first) *length = (size_t)(dot + 1 - name);
+        if (first && strncmp(first, name, *length) != 0) return NULL;
+        first = name;
+    }
+    return first;
+}
+
+static void hint_prefix(Report *r, const InfParams *all, const Plan *plan, const InfTensors *set) {
+    size_t length = 0;
+    const char *name = left_out(all, plan, set, &length);
+    if (name)
+        fprintf(r->out,
+                "\n  = hint: the file leaves out a prefix; say so in %s: checkpoint { prefix = "
+                "\"%.*s\" }",
+                plan->file, (int)length, name);
+}
+
 /* One report of everything that does not fit. */
 static InfCode check_fit(InfError *e, const InfParams *all, const Plan *plan, const InfTensors *set,
                          const char *path) {
@@ -159,6 +185,7 @@ static InfCode check_fit(InfError *e, const InfParams *all, const Plan *plan, co
         report_misshaped(&r, all, plan, set);
         code = report_untied(e, &r, all, plan, set);
         report_unexpected(&r, plan, set);
+        hint_prefix(&r, all, plan, set);
     }
     if (r.out) fclose(r.out);
     if (r.untied) snprintf(untied, sizeof untied, ", %d untied", r.untied);

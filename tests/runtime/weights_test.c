@@ -132,6 +132,8 @@ static void put(const char *path, const FileCase *c) {
 }
 
 #define LAYERS MATRIX("transformer.h.0.c_attn.weight"), MATRIX("transformer.h.1.c_attn.weight")
+
+/* ... without the prefix */
 #define SHORT_LAYERS MATRIX("h.0.c_attn.weight"), MATRIX("h.1.c_attn.weight")
 
 static void test_names(void **state) {
@@ -176,6 +178,25 @@ static void test_names(void **state) {
     };
     Fixture *f = *state;
     const char *path = temp_path(f->dir, "m.safetensors");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        put(path, &cases[i]);
+        load(f, path, cases[i].says);
+    }
+}
+
+/* A model that says nothing of a prefix: the report says what to say. */
+static void test_prefix_hint(void **state) {
+    static const FileCase cases[] = {
+        {{SHORT_LAYERS, TABLE("wte.weight"), TABLE("lm_head.weight")},
+         "= hint: the file leaves out a prefix; say so in toy.it: checkpoint { prefix = "
+         "\"transformer.\" }"},
+        {{SHORT_LAYERS, TABLE("lm_head.weight")}, "prefix = \"transformer.\" }"},
+        {{MATRIX("h.0.c_attn.weight"), TABLE("wte.weight")},
+         "3 missing, 0 mis-shaped, 2 unexpected"},
+    };
+    Fixture *f = *state;
+    const char *path = temp_path(f->dir, "m.safetensors");
+    f->plan.checkpoint_prefix = NULL;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         put(path, &cases[i]);
         load(f, path, cases[i].says);
@@ -258,7 +279,8 @@ static void test_saving(void **state) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_names), TEST(test_other_types), TEST(test_shards),
+    const struct CMUnitTest tests[] = {TEST(test_names), TEST(test_prefix_hint),
+                                       TEST(test_other_types), TEST(test_shards),
                                        TEST(test_saving)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
