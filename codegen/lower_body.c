@@ -186,9 +186,21 @@ static LoopVal load_bound(LowerBody *b, Val v, const LoopIdx *index) {
 
 typedef LoopVal EmitFn(LowerBody *b, const Node *n, const LoopIdx *index);
 
+/* Whether `place < limit` along an axis is known from the index's range: 1 always, -1 never. */
+static int decided(const LowerBody *b, Val condition, const LoopIdx *index) {
+    const Node *n = val_node(b->body, condition);
+    if (n == NULL || n->op != OP_lt || b->bind[condition.id].value.id) return 0;
+    const Node *place = val_node(b->body, n->in[0]), *limit = val_node(b->body, n->in[1]);
+    if (place == NULL || place->op != OP_iota || limit == NULL || limit->op != OP_const) return 0;
+    const LoopIdxInfo *at = loop_idx_info(b->k, index[node_int(place, ATTR_axis, 0)]);
+    double end = node_float(limit, ATTR_value, 0);
+    return (double)at->high < end ? 1 : (double)at->low >= end ? -1 : 0;
+}
+
 static LoopVal emit_elementwise(LowerBody *b, const Node *n, const LoopIdx *index) {
     LoopVal arg[LOOP_ARGS_MAX];
-    int depth = 0;
+    int depth = 0, known = n->op == OP_select ? decided(b, n->in[0], index) : 0;
+    if (known != 0) return lower_body_value(b, n->in[known > 0 ? 1 : 2], index);
     for (int i = 0; i < n->nin; i++) {
         arg[i] = lower_body_value(b, n->in[i], index);
         depth = max_int(depth, value_depth(b, arg[i]));

@@ -82,7 +82,7 @@ static void choose_kept(Rows *w) {
     if (w->s.pieces > 1 || w->steps > CUDA_TURNS || w->s.units == 1) return;
     for (need.loop = 1; need.loop <= w->levels; need.loop++)
         for (int i = 0; i < r->n; i++)
-            if (r->level[r->red[i]->out.id] == need.loop) mark_needed(&need, r->red[i]->in[0]);
+            if (reduce_is_of_level(r, i, need.loop)) mark_needed(&need, r->red[i]->in[0]);
     for (int i = 0; i < g->nout; i++)
         if (reduce_is_domain_result(r, i)) mark_needed(&need, g->out[i]);
     w->kept = ARENA_ARRAY(arena, Kept, g->nval + 1);
@@ -105,8 +105,9 @@ static void do_unit(Rows *w, LoopIdx unit, bool exists, LoopIdx step, UnitFn *fn
     LoopIdx index[NDIM_MAX], at = r->kept_at;
     int64_t per_run = r->split.run / w->s.vector;
     int depth = k->depth;
-    LoopIdx u =
-        exists ? loop_name(k, unit, w->s.units) : lower_cuda_open_below(k, unit, w->s.units);
+    int64_t end = loop_idx_info(k, unit)->high + 1;
+    if (end > w->s.units) end = w->s.units;
+    LoopIdx u = exists ? loop_name(k, unit, end) : lower_cuda_open_below(k, unit, w->s.units);
     if (r->split.reduced.n > 0) {
         LoopIdx outer = reduce_place(r, &r->split.reduced, loop_idx_div(k, u, per_run));
         at = loop_idx_add(k, at, outer);
@@ -178,9 +179,7 @@ static LoopVal first_of(Rows *w, int i) {
     return loop_const(w->r->k, reduce_dtype(w->r, w->r->red[i]), reduce_first(w->r, w->r->red[i]));
 }
 
-static bool is_of_loop(const Rows *w, int i) {
-    return w->r->level[w->r->red[i]->out.id] == w->loop;
-}
+static bool is_of_loop(const Rows *w, int i) { return reduce_is_of_level(w->r, i, w->loop); }
 
 static LoopBuf *new_sums(Rows *w, const char *name) {
     Reduce *r = w->r;
@@ -255,15 +254,34 @@ static void sum_pieces(Rows *w, LoopVal *v) {
         if (is_of_loop(w, i)) v[i] = sum_of_pieces(w, i, all[i], loop_idx(k, 0));
 }
 
+/* Single elements of the row, before anything is stored where they lie. */
+static void pick(Rows *w, LoopVal *v) {
+    Reduce *r = w->r;
+    const Graph *g = r->b->body;
+    bool any = false, shared = false;
+    for (int i = 0; i < w->nkept; i++) lower_body_bind(r->b, w->kept[i].v, (LoopVal){0});
+    for (int i = 0; i < r->n; i++) {
+        if (!r->picked[i] || r->level[r->red[i]->out.id] != w->loop) continue;
+        v[i] = reduce_pick(r, i);
+        any = true;
+    }
+    for (int i = 0; i < g->nout; i++)
+        shared |= reduce_is_domain_result(r, i) && loop_buf_info(r->k, r->b->out[i])->shared;
+    if (any && shared) loop_sync(r->k);
+}
+
 static void reduce_level(Rows *w) {
     Reduce *r = w->r;
     LoopVal *v = ARENA_ARRAY(r->b->ctx->arena, LoopVal, r->n);
-    if (w->s.pieces > 1)
+    bool any = false;
+    for (int i = 0; i < r->n; i++) any |= is_of_loop(w, i);
+    pick(w, v);
+    if (any && w->s.pieces > 1)
         sum_pieces(w, v);
-    else
+    else if (any)
         sum_piece(w, loop_idx(r->k, 0), v);
     for (int i = 0; i < r->n; i++)
-        if (is_of_loop(w, i)) lower_body_bind(r->b, r->red[i]->out, v[i]);
+        if (r->level[r->red[i]->out.id] == w->loop) lower_body_bind(r->b, r->red[i]->out, v[i]);
 }
 
 static void store_unit(Rows *w, LoopIdx at, const LoopIdx *index, void *extra) {
@@ -357,6 +375,7 @@ static void rows_whole(Rows *w) {
         w->levels = level > w->levels ? level : w->levels;
     }
     open_groups(w);
+    reduce_find_picks(w->r);
     choose_kept(w);
     for (w->loop = 1; w->loop <= w->levels; w->loop++) reduce_level(w);
     store_results(w);

@@ -53,10 +53,71 @@ void reduce_clear(const Reduce *r, const Node *red, LoopBuf buf, int64_t n) {
     loop_close(r->k);
 }
 
+/* --- one element of a row --- */
+
+/* The value that names the place, when v is `iota == value` along the row and the value is the same
+ * for all of the row; none otherwise. */
+static Val named_place(const Reduce *r, Val v) {
+    const Graph *g = r->b->body;
+    const Node *n = val_node(g, v);
+    int64_t last = r->domain->ndim - 1;
+    if (n == NULL || n->op != OP_eq) return (Val){0};
+    for (int k = 0; k < 2; k++) {
+        const Node *place = val_node(g, n->in[k]), *name = val_node(g, n->in[1 - k]);
+        bool fits = place != NULL && name != NULL && place->op == OP_iota &&
+                    node_int(place, ATTR_axis, 0) == last && name->op == OP_broadcast;
+        const Attr *axes = fits ? node_attr(name, ATTR_axes) : NULL;
+        for (int i = 0; fits && i < axes->n; i++)
+            fits = axes->v[i] != last || val_info(g, name->in[0])->dim[i] == 1;
+        if (fits) return n->in[1 - k];
+    }
+    return (Val){0};
+}
+
+static const Node *picking(const Reduce *r, const Node *red) {
+    const Graph *g = r->b->body;
+    const Node *chosen = val_node(g, red->in[0]);
+    if (red->op != OP_reduce_sum || chosen == NULL || chosen->op != OP_select) return NULL;
+    const Node *otherwise = val_node(g, chosen->in[2]);
+    bool zero =
+        otherwise != NULL && otherwise->op == OP_const && node_float(otherwise, ATTR_value, 1) == 0;
+    return zero && named_place(r, chosen->in[0]).id != 0 ? chosen : NULL;
+}
+
+void reduce_find_picks(Reduce *r) {
+    const Attr *axes = node_attr(r->red[0], ATTR_axes);
+    bool one = axes->n == 1 && axes->v[0] == r->domain->ndim - 1 && r->domain->dim[axes->v[0]] > 0;
+    for (int i = 0; i < r->n; i++) r->picked[i] = one && picking(r, r->red[i]) != NULL;
+}
+
+LoopVal reduce_pick(Reduce *r, int i) {
+    LoopKernel *k = r->k;
+    const Node *chosen = picking(r, r->red[i]);
+    int64_t size = r->domain->dim[r->domain->ndim - 1];
+    Dtype dtype = reduce_dtype(r, r->red[i]);
+    LoopIdx index[NDIM_MAX];
+    reduce_domain_index(r, r->kept_at, index);
+    LoopVal place = lower_body_value(r->b, named_place(r, chosen->in[0]), index);
+    LoopVal low = loop_compare(k, OP_ge, place, loop_const(k, DT_i32, 0));
+    LoopVal high = loop_compare(k, OP_lt, place, loop_const(k, DT_i32, (double)size));
+    LoopVal good = loop_op2(k, OP_and, low, high);
+    LoopVal safe = loop_select(k, good, place, loop_const(k, DT_i32, 0));
+    LoopIdx at = loop_idx_add(k, r->kept_at, loop_idx_val(k, safe, 0, size - 1));
+    reduce_domain_index(r, at, index);
+    LoopVal v = lower_body_value(r->b, chosen->in[1], index);
+    LoopVal zero = loop_const(k, dtype, 0);
+    return loop_op2(k, OP_add, zero, loop_select(k, good, v, zero)); /* -0 becomes 0, as in a sum */
+}
+
+bool reduce_is_of_level(const Reduce *r, int i, int level) {
+    return r->level[r->red[i]->out.id] == level && !r->picked[i];
+}
+
 static void find_levels(Reduce *r) {
     const Graph *body = r->b->body;
     r->level = ARENA_ARRAY(r->b->ctx->arena, int, body->nval + 1);
     r->red = ARENA_ARRAY(r->b->ctx->arena, const Node *, body->nnode);
+    r->picked = ARENA_ARRAY(r->b->ctx->arena, bool, body->nnode);
     for (int i = 0; i < body->nnode; i++) {
         const Node *n = body->node[i];
         int level = 0;

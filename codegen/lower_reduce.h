@@ -15,6 +15,7 @@ typedef struct Reduce {
     int n; /* reductions */
     const Node **red;
     int *level;        /* by value id: how many reductions deep */
+    bool *picked;      /* by reduction: it takes one element of a row; see reduce_find_picks */
     LoopIdx kept_at;   /* offset of the open kept groups in the domain */
     LoopIdx kept_flat; /* the same, numbered: place among the results (inner) or rows of them */
 } Reduce;
@@ -37,6 +38,14 @@ LoopIdx reduce_place(const Reduce *r, const SplitAxes *groups, LoopIdx flat);
 
 /* A loop that sets buf[0 .. n) to the reduction's first value. */
 void reduce_clear(const Reduce *r, const Node *red, LoopBuf buf, int64_t n);
+
+/* Finds sums of rows in which only one place, which the row names, is not zero: what cross-entropy
+ * does with the target's logit. They need no loop: reduce_pick gives the element there, or 0 when
+ * the row has no such place; call it where no loop over the row is open. */
+void reduce_find_picks(Reduce *r);
+LoopVal reduce_pick(Reduce *r, int i);
+/* Reduction i adds up something in the loops of this level. */
+bool reduce_is_of_level(const Reduce *r, int i, int level);
 
 /* Whether computing it twice costs more than keeping it. */
 bool reduce_is_dear(const Node *n);

@@ -64,7 +64,7 @@ static void choose_kept(Row *w) {
     int *uses = ARENA_ARRAY(arena, int, g->nval + 1);
     for (int loop = 1; loop <= w->levels; loop++)
         for (int i = 0; i < r->n; i++)
-            if (r->level[r->red[i]->out.id] == loop)
+            if (reduce_is_of_level(r, i, loop))
                 mark_needed(g, r->red[i]->in[0], loop, seen, first, uses);
     for (int i = 0; i < g->nout; i++)
         if (reduce_is_domain_result(r, i))
@@ -104,14 +104,14 @@ static void operands(Row *w, LoopIdx at, LoopVal *v) {
     LoopIdx place = loop_idx_add(r->k, loop_idx_add(r->k, r->kept_at, w->outer_at), at);
     reduce_domain_index(r, place, index);
     for (int i = 0; i < r->n; i++)
-        if (r->level[r->red[i]->out.id] == w->loop)
+        if (reduce_is_of_level(r, i, w->loop))
             v[i] = lower_body_value(r->b, r->red[i]->in[0], index);
     store_kept(w, at, index);
 }
 
 static void declare(Row *w, LoopBuf *buf, const char *name, int64_t n) {
     for (int i = 0; i < w->r->n; i++)
-        if (w->r->level[w->r->red[i]->out.id] == w->loop)
+        if (reduce_is_of_level(w->r, i, w->loop))
             buf[i] = loop_local(w->r->k, name, reduce_dtype(w->r, w->r->red[i]), n);
 }
 
@@ -234,9 +234,15 @@ static void sum_items(Row *w, LoopVal *v) {
 static void reduce_level(Row *w) {
     Reduce *r = w->r;
     LoopVal *v = ARENA_ARRAY(r->b->ctx->arena, LoopVal, r->n);
-    if (r->split.items == 1)
+    bool any = false;
+    w->outer_at = loop_idx(r->k, 0);
+    for (int i = 0; i < r->n; i++) {
+        any |= reduce_is_of_level(r, i, w->loop);
+        if (r->picked[i] && r->level[r->red[i]->out.id] == w->loop) v[i] = reduce_pick(r, i);
+    }
+    if (any && r->split.items == 1)
         sum_runs(w, loop_idx(r->k, 0), v);
-    else if (r->split.items > 1)
+    else if (any && r->split.items > 1)
         sum_items(w, v);
     w->outer_at = loop_idx(r->k, 0);
     for (int i = 0; i < r->n; i++) {
@@ -285,6 +291,7 @@ static void rows_whole(Reduce *r) {
         w.levels = r->level[r->red[i]->out.id] > w.levels ? r->level[r->red[i]->out.id] : w.levels;
     open_results(r);
     w.outer_at = loop_idx(r->k, 0);
+    reduce_find_picks(r);
     choose_kept(&w);
     for (w.loop = 1; w.loop <= w.levels; w.loop++) reduce_level(&w);
     store_results(&w);

@@ -17,6 +17,10 @@ typedef unsigned long long uint64_t;
 #define INF_SHARED            __shared__ __align__(16)
 #define INF_FMA(a, b, c)      __fmaf_rn(a, b, c)
 #define INF_MIN(a, b)         ((a) < (b) ? (a) : (b))
+#define INF_EX2(x)            inf_ex2(x)
+#define INF_RCP(x)            inf_rcp(x)
+#define INF_NAN_MAX(x, y)     inf_nan_max(x, y)
+#define INF_NAN_MIN(x, y)     inf_nan_min(x, y)
 
 /* As in runtime/plan.h. */
 struct InfDeviceMoment {
@@ -42,6 +46,32 @@ INF_INLINE uint32_t inf_bits(float x) { return __float_as_uint(x); }
 #define __builtin_powf(x, y)      powf(x, y)
 #define __builtin_floorf(x)       floorf(x)
 #define __builtin_pow(x, y)       pow(x, y)
+
+/* One instruction each where a GPU compiles this, the same up to rounding in an emulation. Of two
+ * numbers the greater, the less; a NaN wins. */
+#ifdef __CUDA_ARCH__
+#define INF_ONE(name, word)                                                                        \
+    INF_INLINE float name(float x) {                                                               \
+        float y;                                                                                   \
+        asm(word " %0, %1;" : "=f"(y) : "f"(x));                                                   \
+        return y;                                                                                  \
+    }
+#define INF_TWO(name, word, less)                                                                  \
+    INF_INLINE float name(float x, float y) {                                                      \
+        float z;                                                                                   \
+        asm(word " %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));                                       \
+        return z;                                                                                  \
+    }
+INF_ONE(inf_ex2, "ex2.approx.f32")
+INF_ONE(inf_rcp, "rcp.approx.f32")
+#else
+#define INF_TWO(name, word, less)                                                                  \
+    INF_INLINE float name(float x, float y) { return (x less y) | (x != x) ? x : y; }
+INF_INLINE float inf_ex2(float x) { return __builtin_exp2f(x); }
+INF_INLINE float inf_rcp(float x) { return 1.0f / x; }
+#endif
+INF_TWO(inf_nan_max, "max.NaN.f32", >)
+INF_TWO(inf_nan_min, "min.NaN.f32", <)
 
 /* Four or eight neighbours at once; addresses are multiples of what they take, 16 bytes at most. */
 struct inf_f4 {

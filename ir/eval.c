@@ -54,6 +54,8 @@ static double *new_data(Arena *arena, const TypeTable *types, Type t) {
 #define FABS         fabs
 #define FLOOR        floor
 #define SEL(c, x, y) ((c) ? (x) : (y))
+#define MAX(x, y)    SEL(((x) > (y)) | ((x) != (x)), x, y)
+#define MIN(x, y)    SEL(((x) < (y)) | ((x) != (x)), x, y)
 
 typedef double Scalar(double a, double b, double c);
 

@@ -17,7 +17,7 @@ typedef void Decomposition(Builder *b, const Node *n, const Val *in, Val *out);
 static void decompose_softmax(Builder *b, const Node *n, const Val *in, Val *out) {
     (void)n;
     RowsExp r = rows_exp(b, in[0]);
-    out[0] = build2(b, OP_div, r.e, rows_spread(b, r.sum, in[0]));
+    out[0] = rows_divide(b, r.e, r.sum);
 }
 
 static void decompose_log_softmax(Builder *b, const Node *n, const Val *in, Val *out) {

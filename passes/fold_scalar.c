@@ -11,6 +11,8 @@
 #include <string.h>
 
 #define SEL(c, x, y) ((c) ? (x) : (y))
+#define MAX(x, y)    SEL(((x) > (y)) | ((x) != (x)), x, y)
+#define MIN(x, y)    SEL(((x) < (y)) | ((x) != (x)), x, y)
 
 #define L(x)  x##f
 #define EXP   expf

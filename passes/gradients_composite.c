@@ -87,7 +87,7 @@ void grad_cross_entropy(Grad *c) {
     if (dsum.id == 0) return; /* the count alone does not depend on the logits */
     Type type = val_type(b->g, logits);
     RowsExp r = rows_exp(b, rows_only(b, logits, node_int(c->n, ATTR_classes, INT64_MAX)));
-    Val p = build2(b, OP_div, r.e, rows_spread(b, r.sum, logits));
+    Val p = rows_divide(b, r.e, r.sum);
     Val hot = build_cast(b, rows_onehot(b, target, logits), val_info(b->g, logits)->dtype);
     Val counted = rows_counted(b, target, node_int(c->n, ATTR_ignore, 0));
     dsum = build_cast(b, dsum, val_info(b->g, logits)->dtype);

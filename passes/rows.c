@@ -17,6 +17,12 @@ Val rows_spread(Builder *b, Val r, Val like) {
     return build_broadcast(b, r, type_intern(b->g->mod->types, to.dtype, to.ndim, to.dim), axes);
 }
 
+Val rows_divide(Builder *b, Val x, Val r) {
+    if (b->g->mod->target != TARGET_cuda) return build2(b, OP_div, x, rows_spread(b, r, x));
+    Val inverse = build2(b, OP_div, build_scalar_like(b, 1.0, r), r);
+    return build2(b, OP_mul, x, rows_spread(b, inverse, x));
+}
+
 Val rows_mean(Builder *b, Val x) {
     const TypeInfo *info = val_info(b->g, x);
     double extent = (double)info->dim[info->ndim - 1];

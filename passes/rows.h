@@ -14,6 +14,9 @@ Val rows_reduce(Builder *b, Op op, Val x);
 /* r [..] -> the shape of `like` [.., D]. */
 Val rows_spread(Builder *b, Val r, Val like);
 
+/* x [.., D] over the row's number r [..]. A GPU divides once a row and multiplies. */
+Val rows_divide(Builder *b, Val x, Val r);
+
 /* Sum over the last axis divided by its extent. */
 Val rows_mean(Builder *b, Val x);
 
