@@ -61,10 +61,11 @@ static void plan_repeat(Program *p, const Node *n) {
     uint32_t at = p->steps.n;
     PlanStep step = {.kind = STEP_REPEAT,
                      .count = node_int(n, ATTR_count, 1),
+                     .first = node_int(n, ATTR_first, 0),
                      .reverse = (uint8_t)node_int(n, ATTR_reverse, 0),
                      .scope = scope_path(p->mod, n->scope)};
     vec_push(p->arena, &p->steps, step);
-    p->repeat_count[p->repeat_depth++] = step.count;
+    p->repeat_count[p->repeat_depth++] = step.first + step.count;
     plan_steps(p, n->body, NULL);
     p->repeat_depth--;
     p->steps.data[at].nbody = p->steps.n - at - 1;

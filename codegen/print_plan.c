@@ -171,8 +171,8 @@ static void print_steps(const Program *p, FILE *out) {
         else
             fprintf(out,
                     "    {.kind = STEP_REPEAT, .nbody = %u, .reverse = %u, .count = %" PRId64
-                    ", .scope = ",
-                    r->nbody, r->reverse, r->count);
+                    ", .first = %" PRId64 ", .scope = ",
+                    r->nbody, r->reverse, r->count, r->first);
         print_string(out, r->scope);
         fputs("},\n", out);
     }

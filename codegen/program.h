@@ -10,16 +10,16 @@
 /* One generated kernel; kernels with equal bodies share a row. A node that takes several launches
  * has `launches` rows behind each other. */
 typedef struct KernelRow {
-    const char *name;  /* C identifier, unique in the program */
-    const char *text;  /* the function; a comment where the device's library does it */
+    const char *name; /* C identifier, unique in the program */
+    const char *text; /* the function; a comment where the device's library does it */
     int launches;
     PlanKernelKind kind;
-    int64_t grid;      /* CUDA */
+    int64_t grid; /* CUDA */
     int block;
     int64_t shared_bytes;
     LoopPrelude *prelude; /* of kernels of text: what stands before them once; else NULL */
-    uint32_t matmul;   /* a product of the library */
-    const char *key;   /* body and form as text: what makes kernels equal */
+    uint32_t matmul;      /* a product of the library */
+    const char *key;      /* body and form as text: what makes kernels equal */
     const char *form;
     VEC(Place) places; /* lines of model.it it came from, ascending */
     int64_t bytes, flops;
@@ -33,8 +33,8 @@ struct Program {
     VEC(KernelRow) kernels;
     VEC(PlanMatmul) matmuls;
     VEC(PlanImage) images; /* bytes are not there yet: only names */
-    int repeat_depth; /* repeats around the step being planned, and their counts */
-    int64_t repeat_count[REPEAT_DEPTH_MAX];
+    int repeat_depth;      /* repeats around the step being planned, their iterations */
+    int64_t repeat_count[REPEAT_DEPTH_MAX]; /* iterations are numbered below this */
     VEC(PlanParam) params;
     VEC(PlanAlias) aliases;
     VEC(PlanKernel) plan_kernels;

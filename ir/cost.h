@@ -1,4 +1,4 @@
-/* cost.h - what one node costs, from shapes alone: for balancing pipelines, for threads, for info. */
+/* cost.h - what one node costs, from shapes alone: for pipelines, for threads, for info. */
 #ifndef INFINIC_IR_COST_H
 #define INFINIC_IR_COST_H
 

@@ -212,7 +212,7 @@ static void launch(InfEngine *m, const PlanStep *step) {
         const PlanArg *arg = &plan->arg[step->arg + i];
         int64_t offset = arg->offset;
         for (int k = 0; k < arg->nstride; k++)
-            offset += m->env.iter[k] * plan->stride[arg->stride + (uint32_t)k];
+            offset += m->slice[k] * plan->stride[arg->stride + (uint32_t)k];
         m->arg[i] = m->on_device[arg->region] + offset;
     }
     InfLaunch one = {step->kernel, step->narg, m->arg, &m->env};
@@ -235,10 +235,11 @@ static void walk(InfEngine *m, uint32_t begin, uint32_t end, int depth) {
         }
         INF_ASSERT(depth < PLAN_REPEAT_DEPTH_MAX);
         for (int64_t i = 0; i < step->count; i++) {
-            m->env.iter[depth] = step->reverse ? step->count - 1 - i : i;
+            m->slice[depth] = step->reverse ? step->count - 1 - i : i;
+            m->env.iter[depth] = step->first + m->slice[depth];
             walk(m, s + 1, s + 1 + step->nbody, depth + 1);
         }
-        m->env.iter[depth] = 0;
+        m->env.iter[depth] = m->slice[depth] = 0;
         s += step->nbody;
     }
 }

@@ -31,6 +31,7 @@ typedef struct InfEngine {
     uint64_t mirror_bytes;
     uint64_t memory_bytes; /* taken, extra included */
     InfEnv env;
+    int64_t slice[PLAN_REPEAT_DEPTH_MAX]; /* of what is stacked, by enclosing repeat */
     void **arg; /* the operands of one launch */
     bool use_graphs;
     int64_t graph_most; /* launches of one graph */

@@ -156,6 +156,7 @@ typedef struct PlanStep {
     uint32_t nbody;
     uint8_t reverse;
     int64_t count;
+    int64_t first; /* random numbers count iterations from here */
     const char *scope; /* "transformer.h.*.attn"; for traces and messages */
 } PlanStep;
 
