@@ -2,6 +2,7 @@
 #include "tests/codegen/whole_make.h"
 
 #include "codegen/program.h"
+#include "ir/bf16.h"
 #include "passes/pass.h"
 
 #include <math.h>
@@ -36,6 +37,7 @@ Whole *whole_new(const WholeCase *c, WholeVariant v, Object *o) {
     w->m = module_new(&w->arena, &w->sources, &w->diag);
     whole_make(c, w->m);
     w->m->target = object_is_cuda() ? TARGET_cuda : TARGET_c;
+    if (c->half) w->m->train.dtype = DT_bf16;
     PassOptions options = {.no_fuse = v.no_fuse, .no_reuse = v.no_reuse};
     PassContext ctx = {.mod = w->m, .scratch = &scratch, .options = &options};
     if (!passes_run(&ctx)) {
@@ -139,6 +141,7 @@ static void fill(const Whole *w, const InfEngine *m, const WholeExpected *e) {
         for (int use = 0; use < w->m->param[i].uses; use++)
             poison(m, PLAN_REGION_grad, 4 * grad_at(w, i, use), 4 * (grad_at(w, i, use) + n));
     }
+    inf_engine_push_weights((InfEngine *)(uintptr_t)m);
     for (int k = 0; k < HOST_SCALAR_COUNT; k++)
         inf_engine_set((InfEngine *)(uintptr_t)m, (HostScalar)k, whole_scalar(w->c, k));
 }
@@ -209,7 +212,20 @@ static void keep_grads(const Whole *w, const InfEngine *m, WholeResult *r) {
     }
 }
 
+/* The copy in bf16 as the update left it, widened. */
+static void keep_copy(const Whole *w, const InfEngine *m, WholeResult *r) {
+    int64_t n = w->plan.region_bytes[PLAN_REGION_copy] / 2;
+    const uint16_t *copy = inf_engine_at(m, PLAN_REGION_copy, 0);
+    float *wide = ARENA_ARRAY(&r->arena, float, n);
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = (uint32_t)copy[i] << 16;
+        memcpy(&wide[i], &bits, sizeof bits);
+    }
+    keep(r, "copy", wide, n);
+}
+
 static void keep_update(const Whole *w, const InfEngine *m, WholeResult *r) {
+    keep_copy(w, m, r);
     keep(r, "weights", inf_engine_at(m, PLAN_REGION_param, 0), w->m->flat_elems);
     keep(r, "states", inf_engine_at(m, PLAN_REGION_state, 0), w->m->nstate * w->m->flat_elems);
     float norm = inf_engine_scalar(m, w->plan.grad_norm);
@@ -297,6 +313,13 @@ static const char *check_update(const Whole *w, const InfEngine *m, const WholeE
                                     "the update of parameter %d, element %lld: %g, not %g", i,
                                     (long long)k, (double)param[at + k], x.weight);
         }
+    }
+    const uint16_t *copy = inf_engine_at(m, PLAN_REGION_copy, 0);
+    for (int64_t k = 0; k < w->plan.region_bytes[PLAN_REGION_copy] / 2; k++) {
+        uint32_t bits = (uint32_t)copy[k] << 16;
+        float half = bf16_round(param[k]);
+        if (memcmp(&half, &bits, sizeof bits) != 0)
+            return arena_printf(&r->arena, "the copy of weight %lld", (long long)k);
     }
     float *seen = ARENA_ARRAY(&r->arena, float, w->m->flat_elems);
     if (!padding_is_zero(w, param, seen)) return "padding between weights is not 0";

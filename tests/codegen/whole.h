@@ -20,6 +20,7 @@ typedef struct WholeCase {
     int64_t microbatches;
     Optimizer optimizer;
     double clip; /* 0: off */
+    bool half;   /* dtype = bf16 */
 } WholeCase;
 
 WholeCase whole_case(uint64_t seed);
