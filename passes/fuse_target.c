@@ -1,9 +1,9 @@
 /* fuse_target.c - what a target's library can do after a matrix product.
  *
- * On CUDA large products are calls of a library (ir/split.h says which). It can add a bias along
- * the last axis, then take the positive part, then round to bf16; or add an old value of the
- * result's shape: exactly what separate kernels would compute. Everything else stays a kernel of
- * its own. Gelu does not belong here: the library's has other bits than ours.
+ * On CUDA large products are calls of a library (ir/split.h says which). It can add an
+ * old value of the result's shape, then a bias along the last axis, then take the positive part,
+ * then round to bf16: exactly what separate kernels would compute. Everything else stays a kernel
+ * of its own. Gelu does not belong here: the library's has other bits than ours.
  *
  * Operands in bf16 are read as they are, both or none; bias and old value have the dtype of the
  * result.
@@ -11,6 +11,8 @@
 #include "ir/module.h"
 #include "ir/split.h"
 #include "passes/fuse.h"
+
+#include <string.h>
 
 static bool is_widened(const Graph *g, Val v) {
     const Node *n = val_node(g, v);
@@ -27,10 +29,13 @@ bool fuse_target_widens(const Graph *g, const Node *n, int i) {
     }
 }
 
+enum { EPILOGUE_MAX = 8 };
+
 typedef struct Epilogue {
     const Fuse *f;
-    const int *node; /* of the kernel, ascending; the product is the first */
+    int node[EPILOGUE_MAX]; /* of the kernel, ascending; the product is the first */
     int n;
+    Dtype dtype; /* of the result */
 } Epilogue;
 
 static bool is_inside(const Epilogue *e, int index) {
@@ -59,24 +64,13 @@ static bool is_half_product(const Epilogue *e) {
     return is_widened(e->f->g, e->f->g->node[e->node[0]]->in[0]);
 }
 
-/* The dtype that the product is stored in: that of its last node, or of the rounding that is the
- * only reader of that and will join. */
-static Dtype result_dtype(const Epilogue *e) {
-    Val last = e->f->g->node[e->node[e->n - 1]]->out;
-    const IntVec *users = &e->f->users[last.id];
-    if (!is_half_product(e) || e->f->kept[last.id] || users->n != 1) return dtype_of(e, last);
-    const Node *user = e->f->g->node[users->data[0]];
-    return user->op == OP_cast && reads(e, user, 0, last) ? dtype_of(e, user->out)
-                                                          : dtype_of(e, last);
-}
-
 /* A vector along the product's last axis. */
 static bool is_bias(const Epilogue *e, Val v) {
     FuseChain c = fuse_chain(e->f, v);
     FuseShape out = fuse_shape(e->f, e->f->g->node[e->node[0]]->out);
     int widened = c.n > 0 && c.inlined[0]->op == OP_cast;
     if (c.root.id == 0 || c.n != 1 + widened || c.inlined[widened]->op != OP_broadcast ||
-        out.ndim != 2 || dtype_of(e, c.root) != result_dtype(e))
+        out.ndim != 2 || dtype_of(e, c.root) != e->dtype)
         return false;
     FuseShape from = fuse_shape(e->f, c.inlined[widened]->in[0]), to = fuse_shape(e->f, v);
     const Attr *axes = node_attr(c.inlined[widened], ATTR_axes);
@@ -88,38 +82,58 @@ static bool is_bias(const Epilogue *e, Val v) {
 static bool is_old(const Epilogue *e, Val v) {
     FuseChain c = fuse_chain(e->f, v);
     int made_by = c.root.id != 0 ? fuse_node_index(e->f, c.root) : -1;
-    return c.root.id != 0 && fuse_chain_is_flat(&c) && dtype_of(e, c.root) == result_dtype(e) &&
+    return c.root.id != 0 && fuse_chain_is_flat(&c) && dtype_of(e, c.root) == e->dtype &&
            (made_by < 0 || !is_inside(e, made_by));
 }
 
-/* What the second node adds to the product; *old: no activation may follow. */
-static bool check_add(const Epilogue *e, const Node *n, Val product, bool *old) {
-    int other = reads(e, n, 0, product) ? 1 : 0;
-    if (!reads(e, n, 1 - other, product) || reads(e, n, other, product)) return false;
-    *old = is_old(e, n->in[other]);
-    return *old || is_bias(e, n->in[other]);
+/* What a node of the epilogue does; each may come once, in this order. */
+typedef enum Stage { STAGE_none, STAGE_old, STAGE_bias, STAGE_relu, STAGE_round } Stage;
+
+static Stage stage_of(const Epilogue *e, const Node *n, Val before) {
+    if (n->op == OP_add) {
+        int other = reads(e, n, 0, before) ? 1 : 0;
+        if (!reads(e, n, 1 - other, before) || reads(e, n, other, before)) return STAGE_none;
+        if (is_bias(e, n->in[other])) return STAGE_bias;
+        return is_old(e, n->in[other]) ? STAGE_old : STAGE_none;
+    }
+    if (!reads(e, n, 0, before)) return STAGE_none;
+    if (n->op == OP_relu) return STAGE_relu;
+    bool rounds = n->op == OP_cast && dtype_of(e, n->out) == DT_bf16 && is_half_product(e);
+    return rounds ? STAGE_round : STAGE_none;
 }
 
-static bool check_epilogue(const Epilogue *e) {
-    const Graph *g = e->f->g;
-    bool rounded = false, old = false, added = false;
+static bool check_stages(const Epilogue *e) {
+    Stage last = STAGE_none;
     for (int i = 1; i < e->n; i++) {
-        const Node *n = g->node[e->node[i]];
-        Val before = g->node[e->node[i - 1]]->out;
-        bool follows = reads(e, n, 0, before);
-        if (rounded || is_read_outside(e, before)) return false;
-        if (n->op == OP_cast && dtype_of(e, n->out) == DT_bf16 && follows && is_half_product(e)) {
-            rounded = true;
-        } else if (n->op == OP_add && !added) {
-            if (!check_add(e, n, before, &old)) return false;
-            added = true;
-        } else if (n->op == OP_relu && follows && !old) {
-            added = old = true;
-        } else {
-            return false;
-        }
+        const Node *n = e->f->g->node[e->node[i]];
+        Val before = e->f->g->node[e->node[i - 1]]->out;
+        Stage stage = stage_of(e, n, before);
+        if (stage <= last || is_read_outside(e, before)) return false;
+        last = stage;
     }
     return true;
+}
+
+/* The epilogue with the nodes that will join it: each the only reader of the one before. */
+static Epilogue followed(const Epilogue *e) {
+    Epilogue all = *e;
+    while (all.n < EPILOGUE_MAX) {
+        int last = all.node[all.n - 1];
+        Val v = e->f->g->node[last]->out;
+        const IntVec *users = &e->f->users[v.id];
+        if (e->f->kept[v.id] || users->n != 1 || e->f->phase[users->data[0]] != e->f->phase[last])
+            break;
+        all.node[all.n++] = users->data[0];
+        if (e->f->g->node[users->data[0]]->op == OP_cast) break;
+    }
+    all.dtype = dtype_of(e, e->f->g->node[all.node[all.n - 1]]->out);
+    return all;
+}
+
+/* Nodes join one after another: what a bias must be is known from where they will end. */
+static bool check_epilogue(const Epilogue *e) {
+    Epilogue all = followed(e);
+    return (all.dtype == DT_bf16 && check_stages(&all)) || check_stages(e);
 }
 
 bool fuse_target_allows(const Fuse *f, const int *node, int n, const FuseForm *form) {
@@ -128,6 +142,8 @@ bool fuse_target_allows(const Fuse *f, const int *node, int n, const FuseForm *f
     if (g->mod->target != TARGET_cuda || form->kind != FORM_anchor || main->op != OP_matmul)
         return true;
     if (!split_cuda_library(g, main)) return true;
-    Epilogue e = {.f = f, .node = node, .n = n};
-    return node[0] == form->main && check_epilogue(&e);
+    if (n > EPILOGUE_MAX || node[0] != form->main) return false;
+    Epilogue e = {.f = f, .n = n, .dtype = val_info(g, g->node[node[n - 1]]->out)->dtype};
+    memcpy(e.node, node, (size_t)n * sizeof *node);
+    return check_epilogue(&e);
 }

@@ -128,6 +128,16 @@ static void copy_wide(Mixed *m, Builder *b, const Node *n) {
     for (int i = 0; i < n->nout; i++) set_made(m, b, node_out(n, i), node_out(copy, i));
 }
 
+/* (product + other) + bias in the product's shape, rounded once. */
+static void copy_sum(Mixed *m, Builder *b, const Node *n, const MixedSum *sum) {
+    const TypeInfo *shape = val_info(m->from, sum->product), *own = val_info(m->from, n->out);
+    Val other = build_reshape(b, m->half[sum->other.id], shape->ndim, shape->dim);
+    Val x = build2(b, OP_add, m->wide[sum->product.id], build_cast(b, other, DT_f32));
+    if (sum->bias.id != 0) x = build2(b, OP_add, x, m->wide[sum->bias.id]);
+    x = build_cast(b, x, DT_bf16);
+    set_half(m, b, n->out, build_reshape(b, x, own->ndim, own->dim));
+}
+
 static Graph *mixed_graph(const Graph *g, const Halves *h, bool top, Arena *scratch) {
     Mixed m = {.from = g, .h = h, .to = graph_new(g->mod, g->name), .scratch = scratch};
     m.wide = ARENA_ARRAY(scratch, Val, g->nval);
@@ -138,6 +148,8 @@ static Graph *mixed_graph(const Graph *g, const Halves *h, bool top, Arena *scra
         Builder b = {.g = m.to, .phase = n->phase, .span = n->span, .scope = n->scope};
         if (n->op == OP_repeat)
             copy_repeat(&m, &b, n, h->body[i]);
+        else if (h->sum[i].product.id != 0)
+            copy_sum(&m, &b, n, &h->sum[i]);
         else if (mixed_is_movement(n->op) && h->half[n->out.id])
             copy_movement(&m, &b, n);
         else

@@ -8,10 +8,19 @@
 
 #include "passes/pass.h"
 
-/* Of one graph: half[v], value v is in bf16 wherever it is in memory; and of the repeats' bodies,
- * by node. */
+/* A sum that a product joins: other + reshape(product + bias). It is rounded as a whole, and taken
+ * in the order (product + other) + bias, which is the library's. */
+typedef struct MixedSum {
+    Val product; /* id 0: the node is no such sum */
+    Val bias;    /* as broadcast; id 0: none */
+    Val other;
+} MixedSum;
+
+/* Of one graph: half[v], value v is in bf16 wherever it is in memory; by node: sums, and the
+ * repeats' bodies. */
 typedef struct Halves {
     bool *half;
+    MixedSum *sum;
     struct Halves **body;
 } Halves;
 

@@ -2,6 +2,7 @@
  *
  * A value goes into memory in bf16 when an operation of the table makes it or reads it so, when a
  * repeat carries it, or when it is a sum of such values with several readers (the residual stream).
+ * A product that only a bias and then such a sum read is rounded after them, not before.
  * Everything that only moves elements hands this on, up and down, and so do repeats between what
  * is outside and inside. Statistics, the loss, and gradients of weights (phase W) stay f32.
  */
@@ -21,6 +22,7 @@ typedef struct Choice {
     const Graph *g;
     Halves *h;
     bool policy, top, changed;
+    bool products; /* results of products count: after everything else is known */
     uint32_t *uses;
     int *user; /* by value: a node that reads it */
 } Choice;
@@ -73,17 +75,61 @@ static bool is_weight(const Choice *c, Val v) {
     return c->top && n == NULL && c->g->in_port[c->g->val[v.id].result].role == ROLE_weight;
 }
 
-static void apply_results(Choice *c, const Node *n) {
-    for (int i = 0; i < n->nout && n->phase != PHASE_W; i++) {
-        if (!(policy_table[n->op].results >> i & 1)) continue;
-        Val v = node_out(n, i);
-        const Node *bias = op_kind(n->op) == KIND_matmul ? bias_of(c, v) : NULL;
-        if (bias != NULL) v = bias->out;
-        if (is_model_output(c, v)) continue;
-        demand(c, v);
-        for (int k = 0; bias != NULL && k < 2; k++)
-            if (bias->in[k].id != node_out(n, i).id) demand(c, bias->in[k]);
+/* The value, or the view of it that is read, when it has one reader. */
+static Val only_view(const Choice *c, Val v) {
+    while (c->uses[v.id] == 1 && c->user[v.id] >= 0 && c->g->node[c->user[v.id]]->op == OP_reshape)
+        v = c->g->node[c->user[v.id]]->out;
+    return v;
+}
+
+/* Node index of what a view shows; -1 for an input. */
+static int root_index(const Graph *g, Val v) {
+    const Node *n = val_node(g, v);
+    while (n != NULL && n->op == OP_reshape) {
+        v = n->in[0];
+        n = val_node(g, v);
     }
+    return (int)g->val[v.id].node - 1;
+}
+
+/* Notes the sum that only reader of a product (after its bias) takes with a value in bf16 that is
+ * there before; false when there is none. */
+static bool join_sum(Choice *c, const Node *product, const Node *bias) {
+    Val v = only_view(c, bias != NULL ? bias->out : product->out);
+    int at = c->user[v.id];
+    if (c->uses[v.id] != 1 || at < 0 || c->g->node[at]->op != OP_add) return false;
+    const Node *n = c->g->node[at];
+    Val other = n->in[n->in[0].id == v.id ? 1 : 0];
+    bool before = root_index(c->g, other) < root_index(c->g, product->out);
+    if (other.id == v.id || !c->h->half[other.id] || !before || n->phase == PHASE_W ||
+        is_model_output(c, n->out))
+        return false;
+    MixedSum *sum = &c->h->sum[at];
+    *sum = (MixedSum){.product = product->out, .other = other};
+    if (bias != NULL) sum->bias = bias->in[bias->in[0].id == product->out.id ? 1 : 0];
+    demand(c, n->out);
+    if (bias != NULL) demand(c, sum->bias);
+    return true;
+}
+
+static void round_product(Choice *c, const Node *n) {
+    const Node *bias = bias_of(c, n->out);
+    Val v = bias != NULL ? bias->out : n->out;
+    if (join_sum(c, n, bias) || is_model_output(c, v)) return;
+    demand(c, v);
+    for (int k = 0; bias != NULL && k < 2; k++)
+        if (bias->in[k].id != n->out.id) demand(c, bias->in[k]);
+}
+
+static void apply_results(Choice *c, const Node *n) {
+    if (n->phase == PHASE_W) return;
+    if (op_kind(n->op) == KIND_matmul) {
+        if (c->products) round_product(c, n);
+        return;
+    }
+    for (int i = 0; i < n->nout; i++)
+        if (policy_table[n->op].results >> i & 1 && !is_model_output(c, node_out(n, i)))
+            demand(c, node_out(n, i));
 }
 
 static void apply_policy(Choice *c, const Node *n) {
@@ -145,6 +191,7 @@ static void sweep(Choice *c, Arena *scratch) {
 static Halves *halves_new(const Graph *g, Arena *scratch) {
     Halves *h = ARENA_NEW(scratch, Halves);
     h->half = ARENA_ARRAY(scratch, bool, g->nval);
+    h->sum = ARENA_ARRAY(scratch, MixedSum, g->nnode);
     h->body = ARENA_ARRAY(scratch, Halves *, g->nnode);
     for (uint32_t v = 1; v < g->nval; v++) h->half[v] = val_info(g, (Val){v})->dtype == DT_bf16;
     for (int i = 0; i < g->nnode; i++)
@@ -153,7 +200,7 @@ static Halves *halves_new(const Graph *g, Arena *scratch) {
 }
 
 static Choice choice_of(const Graph *g, Halves *h, const Choice *like, Arena *scratch) {
-    Choice c = {.g = g, .h = h, .policy = like->policy};
+    Choice c = {.g = g, .h = h, .policy = like->policy, .products = like->products};
     c.uses = graph_count_uses(g, scratch);
     c.user = ARENA_ARRAY(scratch, int, g->nval);
     for (uint32_t v = 0; v < g->nval; v++) c.user[v] = -1;
@@ -167,9 +214,12 @@ Halves *mixed_choose(const Graph *g, bool policy, Arena *scratch) {
     Choice like = {.policy = policy};
     Choice c = choice_of(g, h, &like, scratch);
     c.top = true;
-    do {
-        c.changed = false;
-        sweep(&c, scratch);
-    } while (c.changed);
+    for (int round = 0; round < 2; round++) {
+        c.products = round == 1;
+        do {
+            c.changed = false;
+            sweep(&c, scratch);
+        } while (c.changed);
+    }
     return h;
 }
