@@ -335,6 +335,7 @@ static void join_scalars(Fuse *f, int index) {
 
 static Graph *fuse_graph(const Graph *g, PassContext *ctx, bool top) {
     Arena *a = ctx->scratch;
+    if (!ctx->options->no_fuse) g = fuse_copies(g, a);
     Fuse f = {.g = g, .scratch = a};
     Graph **bodies = ARENA_ARRAY(a, Graph *, g->nnode);
     for (int i = 0; i < g->nnode; i++)

@@ -5,6 +5,7 @@
  *   fuse_form.c   which sets of nodes are one kernel, and in which form
  *   fuse_target.c what a target's library can do after a product
  *   fuse_early.c  backward nodes that can run with the forward
+ *   fuse_copy.c   values that weight gradients compute again
  *   fuse_emit.c   groups into kernel nodes
  *
  * Every node of a graph has a class. INLINE nodes (const, iota, movement, casts from bf16 to f32)
@@ -123,6 +124,9 @@ bool fuse_target_allows(const Fuse *f, const int *node, int n, const FuseForm *f
 
 /* Lets backward nodes run in the forward phase where that keeps less in memory. */
 void fuse_early(Fuse *f);
+
+/* A graph in which weight gradients compute again what is cheaper than to store (fuse_copy.c). */
+Graph *fuse_copies(const Graph *g, Arena *scratch);
 
 /* The graph of kernels. `bodies` holds the rewritten body of each repeat, by node. */
 Graph *fuse_emit(const Fuse *f, int ngroup, Graph *const *bodies);
