@@ -75,6 +75,13 @@ static const char *init_of(const PlanParam *b, char *text, size_t bytes) {
     return text;
 }
 
+/* Elements of one tensor as it is stored, padding rows included. */
+static int64_t stored_of(const PlanParam *b) {
+    int64_t total = 1;
+    for (int i = 0; i < b->ndim; i++) total *= b->stored[i];
+    return total;
+}
+
 static void print_text(const Plan *plan, const Line *lines, int count, FILE *out) {
     int name_width = 4, shape_width = 5;
     char shape[256], init[64];
@@ -84,7 +91,7 @@ static void print_text(const Plan *plan, const Line *lines, int count, FILE *out
         name_width = name > name_width ? name : name_width;
         shape_width = text > shape_width ? text : shape_width;
     }
-    int64_t total = 0;
+    int64_t total = 0, stored = 0;
     int tensors = 0;
     for (int i = 0; i < count; i++) {
         const PlanParam *b = lines[i].param->block;
@@ -98,9 +105,12 @@ static void print_text(const Plan *plan, const Line *lines, int count, FILE *out
                 init_of(b, init, sizeof init), plan->file, b->place ? b->place : "?",
                 b->trainable ? "" : "  frozen");
         total += lines[i].param->count;
+        stored += stored_of(lines[i].param->block);
         tensors++;
     }
-    fprintf(out, "%lld parameters in %d tensors\n", (long long)total, tensors);
+    fprintf(out, "%lld parameters in %d tensors", (long long)total, tensors);
+    if (stored != total) fprintf(out, "; %lld stored, with padding rows", (long long)stored);
+    fputc('\n', out);
 }
 
 static void print_json(const Line *lines, int count, FILE *out) {

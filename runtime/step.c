@@ -249,15 +249,24 @@ static InfCode add_batch(InfError *e, InfEngine *m, Sums *sums) {
     return INF_OK;
 }
 
+static void submit_eval(InfEngine *m, InfLoader *l, uint64_t position) {
+    Work work = {.program = 1, .position = position, .end = l->count};
+    InfTicket ticket = {.moment = {.step = 0}};
+    submit(m, l, &work, &ticket, true);
+}
+
+InfCode inf_step_forward(InfError *e, InfEngine *m, InfLoader *l, uint64_t position) {
+    submit_eval(m, l, position);
+    return m->table->collect(e, m->device, m->base[PLAN_REGION_scalar]);
+}
+
 static InfCode walk_set(InfError *e, InfEngine *m, InfLoader *l, Sums *sums, bool *stopped) {
     const PlanProgram *eval = &m->plan->program[1];
     int depth = m->table->late ? INF_DEVICE_DEPTH - 1 : 0, pending = 0;
     for (uint64_t at = 0; at < l->count; at += (uint64_t)eval->batch) {
         *stopped = inf_signals_pending() != 0;
         if (*stopped) break;
-        Work work = {.program = 1, .position = at, .end = l->count};
-        InfTicket ticket = {.moment = {.step = 0}};
-        submit(m, l, &work, &ticket, true);
+        submit_eval(m, l, at);
         if (++pending > depth) {
             TRY(add_batch(e, m, sums));
             pending--;

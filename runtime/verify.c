@@ -2,8 +2,9 @@
  *
  * A tensor of the file names what it is compared with: a parameter's name (or "grad.NAME") its
  * gradient averaged over the global batch, "weight.NAME" its value before the step, a metric
- * ("loss") its mean, an output ("logits") its value in the last microbatch. Distances are norms:
- * |ours - reference| / |reference|.
+ * ("loss") its mean, an output ("logits") its value for the first
+ * batch of the eval program. Distances are norms, |ours - reference| / |reference|; those of
+ * outputs the largest difference of a value, over the largest value where that is above 1.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -47,6 +48,26 @@ static Ours find_param(InfSession *s, const char *name) {
     return ours;
 }
 
+static const PlanOutput *find_output(const Plan *plan, const char *name) {
+    for (uint32_t i = 0; plan->nprogram > 1 && i < plan->program[1].noutput; i++) {
+        const PlanOutput *output = &plan->program[1].output[i];
+        if (strcmp(output->name, name) == 0 && output->dtype == PLAN_f32) return output;
+    }
+    return NULL;
+}
+
+static Ours take_output(InfSession *s, const PlanOutput *output) {
+    int64_t count = 1;
+    for (int axis = 0; axis < output->ndim; axis++) count *= output->dim[axis];
+    Ours ours = take(count);
+    int64_t bytes = count * (int64_t)sizeof(float);
+    inf_engine_fetch(&s->engine, output->at.region, output->at.offset, bytes);
+    if (ours.values)
+        memcpy(ours.values, inf_engine_at(&s->engine, output->at.region, output->at.offset),
+               (size_t)bytes);
+    return ours;
+}
+
 /* What the file calls `name`; count -1 when nothing is called so. */
 static Ours find_ours(InfSession *s, const char *name) {
     const PlanProgram *train = &s->plan->program[0];
@@ -59,29 +80,18 @@ static Ours find_ours(InfSession *s, const char *name) {
             ours.values[0] = count > 0 ? inf_engine_scalar(&s->engine, metric->sum) / count : 0.0f;
         return ours;
     }
-    for (uint32_t i = 0; i < train->noutput; i++) {
-        const PlanOutput *output = &train->output[i];
-        if (strcmp(output->name, name) != 0 || output->dtype != PLAN_f32) continue;
-        int64_t count = 1;
-        for (int axis = 0; axis < output->ndim; axis++) count *= output->dim[axis];
-        Ours ours = take(count);
-        inf_engine_fetch(&s->engine, output->at.region, output->at.offset,
-                         count * (int64_t)sizeof(float));
-        if (ours.values)
-            memcpy(ours.values, inf_engine_at(&s->engine, output->at.region, output->at.offset),
-                   (size_t)count * sizeof(float));
-        return ours;
-    }
     return find_param(s, name);
 }
 
-static Worst compare(const char *name, const float *ours, const float *theirs, uint64_t count) {
+static Worst compare(const char *name, const float *ours, const float *theirs, uint64_t count,
+                     bool output) {
     Worst w = {.name = name};
-    double difference = 0, norm = 0, largest = -1;
+    double difference = 0, norm = 0, largest = -1, most = 1;
     for (uint64_t i = 0; i < count; i++) {
         double d = fabs((double)ours[i] - (double)theirs[i]);
         difference += d * d;
         norm += (double)theirs[i] * (double)theirs[i];
+        most = fmax(most, fabs((double)theirs[i]));
         if (d > largest || isnan(d)) {
             largest = isnan(d) ? HUGE_VAL : d;
             w.element = i;
@@ -89,14 +99,15 @@ static Worst compare(const char *name, const float *ours, const float *theirs, u
             w.theirs = theirs[i];
         }
     }
-    w.distance = norm > 0 ? sqrt(difference / norm) : sqrt(difference);
+    w.distance = output ? largest / most : norm > 0 ? sqrt(difference / norm) : sqrt(difference);
     return w;
 }
 
 static InfCode check_tensor(InfError *e, InfSession *s, const InfTensors *set, const InfTensor *t,
                             double tolerance) {
     const char *path = set->files[t->file].path;
-    Ours ours = find_ours(s, t->name);
+    const PlanOutput *output = find_output(s->plan, t->name);
+    Ours ours = output ? take_output(s, output) : find_ours(s, t->name);
     if (ours.count < 0)
         return inf_fail(e, INF_DATA, "%s: '%s' is no parameter, metric or output of %s", path,
                         t->name, s->plan->model);
@@ -107,7 +118,7 @@ static InfCode check_tensor(InfError *e, InfSession *s, const InfTensors *set, c
                         (unsigned long long)t->count, (long long)ours.count);
     if (code == INF_OK) code = inf_tensors_read_f32(e, set, t, theirs);
     if (code == INF_OK) {
-        Worst w = compare(t->name, ours.values, theirs, t->count);
+        Worst w = compare(t->name, ours.values, theirs, t->count, output != NULL);
         bool good = w.distance <= tolerance;
         printf("%-8s %.3e  %s\n", good ? "same" : "DIFFERS", w.distance, t->name);
         if (!good)
@@ -122,16 +133,40 @@ static InfCode check_tensor(InfError *e, InfSession *s, const InfTensors *set, c
     return code;
 }
 
+/* Those that are outputs, or those that are not. */
+static InfCode check_some(InfError *e, InfSession *s, const InfTensors *set, bool outputs) {
+    for (int i = 0; i < set->count; i++)
+        if ((find_output(s->plan, set->tensors[i].name) != NULL) == outputs)
+            TRY(check_tensor(e, s, set, &set->tensors[i],
+                             inf_option_real(s->options, OPT_tolerance, 1e-5)));
+    return INF_OK;
+}
+
+/* The eval program on the samples of the training set. */
+static InfCode check_outputs(InfError *e, InfSession *s, const InfTensors *set) {
+    const PlanProgram *train = &s->plan->program[0], *eval = &s->plan->program[1];
+    bool any = false;
+    for (int i = 0; i < set->count; i++) any = any || find_output(s->plan, set->tensors[i].name);
+    if (!any) return INF_OK;
+    if (inf_units(train) != inf_units(eval))
+        return inf_fail(e, INF_USAGE,
+                        "outputs are compared on training data, so T of eval (%llu) and of train "
+                        "(%llu) have to be the same: -D eval.T=%llu",
+                        (unsigned long long)inf_units(eval), (unsigned long long)inf_units(train),
+                        (unsigned long long)inf_units(train));
+    TRY(inf_step_forward(e, &s->engine, &s->data, 0));
+    return check_some(e, s, set, true);
+}
+
 static InfCode check_all(InfError *e, InfSession *s, const InfTensors *set) {
     const PlanTrain *train = &s->plan->train;
     InfStepInput first = {.host = {train->lr, train->decay, train->clip, 0}};
     InfStepResult result;
+    TRY(check_outputs(e, s, set));
     TRY(inf_step_gradients(e, &s->engine, &s->data, &first, &result));
     inf_engine_fetch_all(&s->engine, PLAN_REGION_grad);
     TRY(s->engine.table->finish(e, s->engine.device));
-    for (int i = 0; i < set->count; i++)
-        TRY(check_tensor(e, s, set, &set->tensors[i],
-                         inf_option_real(s->options, OPT_tolerance, 1e-5)));
+    TRY(check_some(e, s, set, false));
     printf("%d tensors agree\n", set->count);
     return INF_OK;
 }

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Small GPT-2 and LLaMA models against Hugging Face's, from the same weights and tokens: parameter
+# counts, logits, gradients, twenty steps. Settings of the shipped model files are overridden.
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+ref=tests/reference
+optimizer="adamw(lr = 1e-3, betas = (0.9, 0.95), eps = 1e-8, decay = 0.1, decay_if = ndim >= 2)"
+tiny=(-D vocab=500 -D ctx=64 -D n_layer=4 -D n_embd=64 -D train.dtype=f32 -D train.T=32
+    -D train.microbatches=1 -D train.schedule=constant -D "train.optimizer=$optimizer")
+gpt2=("${tiny[@]}" -D n_head=4)
+llama=("${tiny[@]}" -D n_head=8 -D n_kv=2 -D head=8 -D ffn=176)
+
+# norms METRICS: the gradient's norm of each step, as `losses` of lib.sh.
+norms() {
+    sed -n '/"event": *"step"/s/.*"grad_norm": *\([^,}]*\).*/{"event": "step", "loss": \1}/p' "$1"
+}
+
+# train NAME OUTPUT [OPTION...]: twenty steps in file order.
+train() {
+    local name=$1 output=$2
+    shift 2
+    "$work/$output" train --data $ref/tokens.bin --init "$ref/$name.safetensors" --no-shuffle \
+        --steps 20 --metrics "$work/$output.jsonl" --quiet "$@" &&
+        norms "$work/$output.jsonl" > "$work/$output.norms"
+}
+
+# against NAME MODEL OPTION...: everything that is compared with the reference.
+against() {
+    local name=$1 model=$2
+    shift 2
+    check "$name compiles" compile "$model" "$work/$name" "$@" -D train.B=4
+    for part in logits grads; do
+        check "$name: $part within 1e-5" "$work/$name" verify --data $ref/tokens.bin \
+            --init "$ref/$name.safetensors" --ref "$ref/$name.$part.safetensors" --tolerance 1e-5
+    done
+    check "$name trains 20 steps" train "$name" "$name"
+    check "$name: loss within 2e-5" within "$ref/$name.loss.txt" "$work/$name.jsonl" 20 2e-5
+    check "$name: norm within 2e-5" within "$ref/$name.norm.txt" "$work/$name.norms" 20 2e-5
+    check "$name in two microbatches compiles" compile "$model" "$work/$name.2" "$@" -D train.B=2 \
+        -D train.microbatches=2
+    check "$name in two microbatches trains" train "$name" "$name.2"
+    check "$name in two microbatches: loss within 2e-5" within "$ref/$name.loss.txt" \
+        "$work/$name.2.jsonl" 20 2e-5
+    losses "$work/$name.jsonl" > "$work/losses.all"
+    check "$name on one thread trains" train "$name" "$name" --threads 1
+    losses "$work/$name.jsonl" > "$work/losses.one"
+    check "$name: the same bits on one thread" cmp "$work/losses.all" "$work/losses.one"
+}
+
+against gpt2_tiny models/gpt2.it "${gpt2[@]}"
+against llama_tiny models/llama3.it "${llama[@]}"
+
+# counts TEXT MODEL [OPTION...]
+counts() {
+    local text=$1
+    shift
+    says "$text" "$INFINIC" "$@" --target=cpu --emit=params
+}
+check "gpt2.it counts 124,439,808 parameters" counts \
+    "124439808 parameters in 148 tensors; 124475904 stored" models/gpt2.it
+check "llama3.it of 1B counts 1,235,814,400 parameters" counts "1235814400 parameters in 146 tensors" \
+    models/llama3.it -D n_layer=16 -D n_embd=2048 -D head=64 -D ffn=8192 -D tied=true
+finish
