@@ -34,7 +34,7 @@ typedef struct AttentionSpec {
     int64_t batch, heads, groups, queries, keys, dim; /* dim: a multiple of 8, at most 256 */
     bool causal;
     double scale;
-    Dtype dtype; /* f32 or bf16: of all views but lse */
+    Dtype dtype;                     /* f32 or bf16: of all views but lse */
     AttentionView q, k, v, out, lse; /* lse: t is 1; the last axis is absent */
     AttentionView dout, dq, dk, dv;  /* backward only */
     int nargs, nread; /* arguments of the kernel: operands [0, nread), then results */
@@ -43,23 +43,20 @@ typedef struct AttentionSpec {
 } AttentionSpec;
 
 typedef struct AttentionLaunch {
-    int64_t grid; /* blocks, one axis */
-    int block;    /* threads */
+    int64_t grid;         /* blocks, one axis */
+    int block;            /* threads */
     int64_t shared_bytes; /* dynamic shared memory */
 } AttentionLaunch;
 
 AttentionLaunch attention_cuda_forward(const AttentionSpec *s);
 AttentionLaunch attention_cuda_backward(const AttentionSpec *s);
 
-/* What all kernels of this file need before them: templates, written in C++ that NVRTC and the
- * tests' emulation take (f32 form; the bf16 form is for NVRTC alone). */
+/* What all kernels of this file need before them: templates, written in C++ that NVRTC takes and,
+ * with INF_EMULATED and words of its own, the tests' emulation. */
 void attention_cuda_print_prelude(FILE *out);
 
 /* `extern "C" __global__ void NAME(T0 *a0, .., InfDeviceEnv env) { .. }` */
 void attention_cuda_print_forward(const AttentionSpec *s, const char *name, FILE *out);
 void attention_cuda_print_backward(const AttentionSpec *s, const char *name, FILE *out);
-
-/* The line that opens a kernel of `threads` threads: arguments a0, a1, .. with their types. */
-void attention_cuda_print_head(const AttentionSpec *s, const char *name, int threads, FILE *out);
 
 #endif

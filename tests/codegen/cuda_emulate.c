@@ -12,7 +12,7 @@ const char cuda_emulate_text[] =
     "typedef __SIZE_TYPE__ size_t;\n"
     "struct emu_index { unsigned x; };\n"
     "extern \"C\" {\n"
-    "void (*hook_barrier)(int);\n"
+    "void (*hook_meet)(int, unsigned, unsigned);\n"
     "void (*hook_launch)(void (*)(void *const *, const void *), void *const *, const void *, "
     "unsigned,\n"
     "                    unsigned, int);\n"
@@ -23,11 +23,13 @@ const char cuda_emulate_text[] =
     "#define __device__\n#define __global__\n#define __shared__ static\n"
     "#define __forceinline__ inline __attribute__((always_inline))\n"
     "#define __launch_bounds__(n)\n#define __align__(n) __attribute__((aligned(n)))\n"
-    "#define __syncthreads() hook_barrier(__LINE__)\n#define __threadfence()\n"
+    "#define __syncthreads() hook_meet(__LINE__, 0, blockDim.x)\n#define __threadfence()\n"
+    "#define __syncwarp() hook_meet(__LINE__, threadIdx.x & ~31u, 32)\n"
     "static unsigned emu_slot[1024];\n"
     "template <class T> static T emu_exchange(T v, int m, int line) {\n"
-    "    __builtin_memcpy(&emu_slot[threadIdx.x], &v, 4);\n    hook_barrier(line);\n"
-    "    __builtin_memcpy(&v, &emu_slot[threadIdx.x ^ m], 4);\n    hook_barrier(-line);\n"
+    "    const unsigned warp = threadIdx.x & ~31u;\n"
+    "    __builtin_memcpy(&emu_slot[threadIdx.x], &v, 4);\n    hook_meet(line, warp, 32);\n"
+    "    __builtin_memcpy(&v, &emu_slot[threadIdx.x ^ m], 4);\n    hook_meet(-line, warp, 32);\n"
     "    return v;\n}\n"
     "#define __shfl_xor_sync(mask, v, m) emu_exchange(v, m, __LINE__)\n"
     /* Operands lose the bits that tensor cores do not look at. */
@@ -42,11 +44,11 @@ const char cuda_emulate_text[] =
     "    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x - lane;\n"
     "    for (int i = 0; i < 4; i++) emu_tile[warp + lane][i] = emu_cut(a[i], 0);\n"
     "    for (int i = 0; i < 2; i++) emu_tile[warp + lane][4 + i] = emu_cut(b[i], 0);\n"
-    "    hook_barrier(line);\n"
+    "    hook_meet(line, warp, 32);\n"
     "    for (int i = 0; i < 4; i++)\n        for (int k = 0; k < 8; k++)\n"
     "            c[i] += emu_tile[warp + lane / 4 * 4 + k % 4][i / 2 + k / 4 * 2] *\n"
     "                    emu_tile[warp + (lane % 4 * 2 + i % 2) * 4 + k % 4][4 + k / 4];\n"
-    "    hook_barrier(-line);\n}\n"
+    "    hook_meet(-line, warp, 32);\n}\n"
     "template <class T> static T emu_load(const T *p) { return *p; }\n"
     "#define __ldcg(p) emu_load(p)\n"
     "static unsigned atomicInc(unsigned *p, unsigned most) {\n"
@@ -89,7 +91,8 @@ typedef struct Fiber {
     ucontext_t start;
     jmp_buf at;
     bool started, done;
-    int line; /* of the barrier it waits at */
+    int line;              /* of the barrier it waits at */
+    uint32_t first, count; /* for these threads */
     char *stack;
 } Fiber;
 
@@ -112,9 +115,11 @@ static void die(const char *what) {
     abort();
 }
 
-void cuda_emulate_barrier(int line) {
+void cuda_emulate_meet(int line, uint32_t first, uint32_t count) {
     if (alone) die("a barrier in a kernel that has none");
     fiber[now].line = line;
+    fiber[now].first = first;
+    fiber[now].count = count;
     if (_setjmp(fiber[now].at) == 0) _longjmp(scheduler, 1);
     cuda_emulate_index[1].x = now;
 }
@@ -142,15 +147,31 @@ static void resume(uint32_t i) {
     setcontext(&f->start);
 }
 
+/* Whether everybody whom thread `i` waits for is there. */
+static bool is_met(uint32_t i) {
+    const Fiber *f = &fiber[i];
+    for (uint32_t j = f->first; j < f->first + f->count; j++) {
+        const Fiber *other = &fiber[j];
+        if (other->done || other->line != f->line || other->first != f->first ||
+            other->count != f->count)
+            return false;
+    }
+    return true;
+}
+
 static void run_block(uint32_t block) {
     for (uint32_t i = 0; i < block; i++) fiber[i].started = fiber[i].done = false;
-    for (bool done = false; !done;) {
-        for (uint32_t i = 0; i < block; i++) resume(i);
-        done = fiber[0].done;
-        for (uint32_t i = 1; i < block; i++)
-            if (fiber[i].done != done || (!done && fiber[i].line != fiber[0].line))
-                die("threads of a block are at different barriers");
+    for (uint32_t i = 0; i < block; i++) resume(i);
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (uint32_t i = 0; i < block; i++) {
+            if (fiber[i].done || i != fiber[i].first || !is_met(i)) continue;
+            for (uint32_t j = i, end = i + fiber[i].count; j < end; j++) resume(j);
+            moved = true;
+        }
     }
+    for (uint32_t i = 0; i < block; i++)
+        if (!fiber[i].done) die("threads of a block are at different barriers");
 }
 
 static void run_alone(uint32_t block) {

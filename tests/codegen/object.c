@@ -1,6 +1,7 @@
 /* object.c - see object.h. */
 #include "tests/codegen/object.h"
 
+#include "codegen/attention_cuda.h"
 #include "tests/codegen/cuda_emulate.h"
 
 #include <dlfcn.h>
@@ -139,8 +140,8 @@ static void print_cuda_kernel(const Entry *e, uint32_t number, FILE *out) {
         at = strchr(at, ',') + 1;
         at += strspn(at, " \n");
     }
-    bool meets =
-        has(e->text, "__syncthreads") || has(e->text, "INF_FOLD_") || has(e->text, "inf_last");
+    bool meets = has(e->text, "__syncthreads") || has(e->text, "INF_FOLD_") ||
+                 has(e->text, "inf_last") || has(e->text, "attn_");
     fprintf(out,
             "*(const InfDeviceEnv *)env);\n}\n"
             "static void host(void *const *arg, const void *env) {\n"
@@ -155,7 +156,10 @@ static void print_unit(Object *o, FILE *out) {
     if (cuda) {
         fputs(cuda_emulate_text, out);
         loop_print_cuda_prelude(out);
-        fputs("#undef INF_KERNEL\n#define INF_KERNEL(threads) static void\n", out);
+        fputs("#undef INF_KERNEL\n#define INF_KERNEL(threads) static void\n"
+              "#define INF_EMULATED\n#include \"tests/codegen/cuda_emulate_words.h\"\n",
+              out);
+        attention_cuda_print_prelude(out);
     } else {
         fputs("#include \"runtime/plan.h\"\n"
               "void (*hook_random4)(const InfEnv *, uint32_t, uint32_t, uint64_t, uint32_t *);\n"
@@ -238,7 +242,7 @@ void object_build(Object *o, const char *cc, const char *march) {
     if (o->library == NULL) die(dlerror());
     o->table = dlsym(o->library, "kernel_table");
     if (object_is_cuda()) {
-        set_hook(o, "hook_barrier", (void *)(uintptr_t)cuda_emulate_barrier);
+        set_hook(o, "hook_meet", (void *)(uintptr_t)cuda_emulate_meet);
         set_hook(o, "hook_launch", (void *)(uintptr_t)cuda_emulate_launch);
         set_hook(o, "hook_index", cuda_emulate_index);
     } else {

@@ -1,0 +1,337 @@
+/* attention_backward.cu - gradients of attention in one launch, for traits S.
+ *
+ * Every block keeps ROWS rows and walks over the tiles that meet them, so each gradient is summed
+ * by one warp in one order. Blocks of keys make dk and dv: with p = exp(scale q k' - lse) and delta
+ * = rowsum(dout * out), dv = p' dout,  ds = p (dout v' - delta),  dk = scale ds' q over the queries
+ * of all heads that read them; blocks of queries make dq = scale ds k. Both make p again, and
+ * delta, which costs less than a launch that prepares it.
+ */
+struct AttnGrad {
+    const inf_bf16 *q, *k, *v, *out, *dout;
+    const float *lse;
+    inf_bf16 *dq, *dk, *dv;
+};
+
+/* Shared memory: two tiles of own rows, STAGES pairs of others', an `out` tile and two floats a
+ * query. */
+template <class S> struct AttnRoom {
+    enum : int {
+        OWN = S::ROWS * AttnForm<S>::ROW_BYTES,
+        TILE = S::COLS * AttnForm<S>::ROW_BYTES,
+        PAIRS = 2 * OWN,
+        OUT = PAIRS + S::STAGES * 2 * TILE,
+        LSE = OUT + (S::OUT_TILE ? TILE : 0),
+        DELTA = LSE + S::COLS * 4,
+        PASSES = S::COLS * 4 / AttnForm<S>::THREADS /* rows of such a tile a thread prepares */
+    };
+};
+
+/* Sum of the products of eight bf16 pairs, added to `sum`. */
+INF_INLINE float attn_dot8(uint4 x, uint4 y, float sum) {
+    const uint32_t a[4] = {x.x, x.y, x.z, x.w}, b[4] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        sum = INF_FMA(inf_from_bits(a[i] << 16), inf_from_bits(b[i] << 16), sum);
+        sum = INF_FMA(inf_from_bits(a[i] & 0xFFFF0000u), inf_from_bits(b[i] & 0xFFFF0000u), sum);
+    }
+    return sum;
+}
+
+/* The sum over a row's four lanes. */
+INF_INLINE float attn_fold4(float x) {
+    x += __shfl_xor_sync(0xFFFFFFFFu, x, 1);
+    return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
+}
+
+/* Piece x of a quarter of a row: neighbours, so that no bank is asked twice. */
+INF_INLINE int attn_piece(int x, int part) { return part * 2 + x % 2 + x / 2 * 8; }
+
+/* A row's delta by four lanes, of which this is `part`; a row that is not `inside` has none. */
+template <class S>
+INF_INLINE float attn_delta(const inf_bf16 *dout, const inf_bf16 *out, int part, bool inside) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int x = 0; x < (S::DIM + 63) / 64 * 2; x++) {
+        const int piece = attn_piece(x, part);
+        if (piece < S::DIM / 8 && inside)
+            sum = attn_dot8(attn_read<S>(dout + 8 * piece), attn_read<S>(out + 8 * piece), sum);
+    }
+    return attn_fold4(sum);
+}
+
+/* The same from tiles. */
+template <class S>
+INF_INLINE float attn_delta_tile(uint32_t dout, uint32_t out, int row, int part) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int x = 0; x < (S::DIM + 63) / 64 * 2; x++) {
+        const int piece = attn_piece(x, part);
+        if (piece < S::DIM / 8)
+            sum = attn_dot8(attn_get16(attn_at<S::COLS>(dout, row, piece)),
+                            attn_get16(attn_at<S::COLS>(out, row, piece)), sum);
+    }
+    return attn_fold4(sum);
+}
+
+/* --- keys --- */
+
+/* A tile of queries of one head: what a block of keys walks over. */
+struct AttnQueries {
+    const inf_bf16 *q, *dout, *out;
+    const float *lse;
+    int inside; /* rows that exist */
+};
+
+template <class S>
+INF_INLINE AttnQueries attn_queries_at(const AttnGrad &g, int batch, int head, int query) {
+    return {g.q + batch * S::Q_B + head * S::Q_H + query * S::Q_T,
+            g.dout + batch * S::DO_B + head * S::DO_H + query * S::DO_T,
+            g.out + batch * S::O_B + head * S::O_H + query * S::O_T,
+            g.lse + batch * S::L_B + head * S::L_H + query, (int)S::QUERIES - query};
+}
+
+/* Starts the copies of a tile, and loads what this thread will need of its rows' lse (a row by four
+ * threads): queries that do not exist weigh nothing. */
+template <class S>
+INF_INLINE void attn_queries_start(const AttnQueries &from, float (&lse)[AttnRoom<S>::PASSES],
+                                   uint32_t room, int stage) {
+    typedef AttnRoom<S> R;
+    const uint32_t to = room + R::PAIRS + stage * (2 * R::TILE);
+    attn_load_tile<S, S::COLS>(to, from.q, S::Q_T, from.inside);
+    attn_load_tile<S, S::COLS>(to + R::TILE, from.dout, S::DO_T, from.inside);
+    if (S::OUT_TILE) attn_load_tile<S, S::COLS>(room + R::OUT, from.out, S::O_T, from.inside);
+    attn_copy_commit();
+#pragma unroll
+    for (int i = 0; i < R::PASSES; i++) {
+        const int row = (threadIdx.x + i * AttnForm<S>::THREADS) / 4;
+        lse[i] = row < from.inside ? from.lse[row] : INFINITY;
+    }
+}
+
+/* -lse in base 2 and delta of a tile's queries to shared memory. */
+template <class S>
+INF_INLINE void attn_queries_prepare(const AttnQueries &from,
+                                     const float (&lse)[AttnRoom<S>::PASSES], uint32_t room,
+                                     int stage) {
+    typedef AttnRoom<S> R;
+    const uint32_t dout = room + R::PAIRS + stage * (2 * R::TILE) + R::TILE;
+    const int part = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < R::PASSES; i++) {
+        const int row = (threadIdx.x + i * AttnForm<S>::THREADS) / 4;
+        const float delta = S::OUT_TILE
+                                ? attn_delta_tile<S>(dout, room + R::OUT, row, part)
+                                : attn_delta<S>(from.dout + row * S::DO_T, from.out + row * S::O_T,
+                                                part, row < from.inside);
+        if (part == 0) attn_put4(room + R::LSE + row * 4, inf_bits(lse[i] * -1.44269504088896f));
+        if (part == 0) attn_put4(room + R::DELTA + row * 4, inf_bits(delta));
+    }
+}
+
+/* p of a warp's keys (rows) and a tile's queries, from scores. */
+template <class S>
+INF_INLINE void attn_weights_turned(float (&s)[S::COLS / 8][4], uint32_t room, int key, int query) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < S::COLS / 8; i++) {
+        const float2 lse = attn_get8(room + AttnRoom<S>::LSE + (8 * i + lane % 4 * 2) * 4);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            s[i][j] = attn_exp2(INF_FMA(s[i][j], S::slope_log2(), j % 2 ? lse.y : lse.x));
+    }
+    if (!S::CAUSAL || query >= key + 15) return;
+#pragma unroll
+    for (int i = 0; i < S::COLS / 8; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (key + lane / 4 + j / 2 * 8 > query + 8 * i + lane % 4 * 2 + j % 2) s[i][j] = 0.0f;
+}
+
+/* ds = p (dp - delta), from p in pairs and dp. */
+template <class S>
+INF_INLINE void attn_slopes_turned(float (&dp)[S::COLS / 8][4],
+                                   const uint32_t (&p)[S::COLS / 16][4], uint32_t room) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < S::COLS / 8; i++) {
+        const float2 delta = attn_get8(room + AttnRoom<S>::DELTA + (8 * i + lane % 4 * 2) * 4);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const uint32_t pair = p[i / 2][i % 2 * 2 + j / 2];
+            const float weight = inf_from_bits(j % 2 ? pair & 0xFFFF0000u : pair << 16);
+            dp[i][j] = weight * (dp[i][j] - (j % 2 ? delta.y : delta.x));
+        }
+    }
+}
+
+template <class S, bool DK, bool DV>
+INF_INLINE void attn_keys(const AttnGrad &g, uint32_t room, int batch, int group, int key0) {
+    typedef AttnForm<S> F;
+    typedef AttnRoom<S> R;
+    enum : int { TILES = (S::QUERIES + S::COLS - 1) / S::COLS };
+    const int warp = threadIdx.x / 32, key = key0 + warp * 16;
+    const int first = S::CAUSAL ? key0 / S::COLS : 0, tiles = TILES - first, n = F::SHARE * tiles;
+    float dk[DK ? F::BLOCKS : 1][4], dv[DV ? F::BLOCKS : 1][4];
+    attn_zero(dk);
+    attn_zero(dv);
+
+    attn_load_tile<S, S::ROWS>(room, g.k + batch * S::K_B + group * S::K_H + key0 * S::K_T, S::K_T,
+                               S::KEYS - key0);
+    attn_load_tile<S, S::ROWS>(room + R::OWN, g.v + batch * S::V_B + group * S::V_H + key0 * S::V_T,
+                               S::V_T, S::KEYS - key0);
+    const int head = group * F::SHARE;
+    float lse[R::PASSES];
+    attn_queries_start<S>(attn_queries_at<S>(g, batch, head, first * S::COLS), lse, room, 0);
+#pragma unroll 1
+    for (int it = 0; it < n; it++) {
+        const int stage = it % S::STAGES, query = (first + it % tiles) * S::COLS;
+        const uint32_t q = room + R::PAIRS + stage * (2 * R::TILE), dout = q + R::TILE;
+        float s[S::COLS / 8][4], dp[S::COLS / 8][4];
+        uint32_t p[S::COLS / 16][4], ds[S::COLS / 16][4];
+        attn_copy_wait<0>();
+        attn_show();
+        __syncthreads();
+        attn_dot_tiles<S>(s, room, q);
+        if constexpr (DK) attn_dot_tiles<S>(dp, room + R::OWN, dout);
+        attn_queries_prepare<S>(attn_queries_at<S>(g, batch, head + it / tiles, query), lse, room,
+                                stage);
+        __syncthreads();
+        AttnQueries next = attn_queries_at<S>(g, batch, head + (it + 1) / tiles,
+                                              (first + (it + 1) % tiles) * S::COLS);
+        if (it + 1 == n) next.inside = 0; /* zeros, from nowhere */
+        if (S::STAGES == 2) attn_queries_start<S>(next, lse, room, 1 - stage);
+        attn_finish<S, DK ? 1 : 0>(s);
+        attn_weights_turned<S>(s, room, key, query);
+        attn_pack(p, s);
+        if constexpr (DV) attn_add_product<S>(dv, p, dout);
+        if constexpr (DK) {
+            attn_finish<S, DV ? 1 : 0>(dp);
+            attn_slopes_turned<S>(dp, p, room);
+            attn_pack(ds, dp);
+            attn_add_product<S>(dk, ds, q);
+        }
+        attn_finish<S, 0>(dk);
+        attn_finish<S, 0>(dv);
+        if (S::STAGES == 1) {
+            __syncthreads();
+            attn_queries_start<S>(next, lse, room, 0);
+        }
+    }
+    attn_copy_wait<0>();
+    __syncthreads();
+    if constexpr (DK)
+        attn_store_rows<S>(g.dk + batch * S::DK_B + group * S::DK_H + key0 * S::DK_T, S::DK_T,
+                           S::KEYS - key0, dk, S::scale(), S::scale(), room);
+    if constexpr (DV)
+        attn_store_rows<S>(g.dv + batch * S::DV_B + group * S::DV_H + key0 * S::DV_T, S::DV_T,
+                           S::KEYS - key0, dv, 1.0f, 1.0f, room + R::OWN);
+}
+
+/* --- queries --- */
+
+template <class S>
+INF_INLINE void attn_keys_load(const inf_bf16 *k, const inf_bf16 *v, int key, uint32_t to) {
+    attn_load_tile<S, S::COLS>(to, k + key * S::K_T, S::K_T, S::KEYS - key);
+    attn_load_tile<S, S::COLS>(to + AttnRoom<S>::TILE, v + key * S::V_T, S::V_T, S::KEYS - key);
+    attn_copy_commit();
+}
+
+/* From p and dp to ds, in dp. */
+template <class S>
+INF_INLINE void attn_slopes(float (&dp)[S::COLS / 8][4], const float (&s)[S::COLS / 8][4],
+                            const float (&delta)[2]) {
+#pragma unroll
+    for (int i = 0; i < S::COLS / 8; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) dp[i][j] = s[i][j] * (dp[i][j] - delta[j / 2]);
+}
+
+template <class S>
+INF_INLINE void attn_weights(float (&s)[S::COLS / 8][4], const float (&lse)[2], int row, int key) {
+#pragma unroll
+    for (int i = 0; i < S::COLS / 8; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            s[i][j] = attn_exp2(INF_FMA(s[i][j], S::slope_log2(), lse[j / 2]));
+    const int lane = threadIdx.x % 32;
+    if (key + S::COLS <= S::KEYS && (!S::CAUSAL || key + S::COLS - 1 <= row)) return;
+#pragma unroll
+    for (int i = 0; i < S::COLS / 8; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const int at = key + 8 * i + lane % 4 * 2 + j % 2;
+            if (at >= S::KEYS || (S::CAUSAL && at > row + lane / 4 + j / 2 * 8)) s[i][j] = 0.0f;
+        }
+}
+
+template <class S>
+INF_INLINE void attn_queries(const AttnGrad &g, uint32_t room, int batch, int head, int row0) {
+    typedef AttnForm<S> F;
+    typedef AttnRoom<S> R;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = head / F::SHARE;
+    const int row = row0 + warp * 16, meet = row0 + warp * 16 / F::MEET * F::MEET;
+    const int last = S::CAUSAL ? INF_MIN(row0 + S::ROWS, (int)S::KEYS) : (int)S::KEYS;
+    const int n = (last + S::COLS - 1) / S::COLS;
+    const inf_bf16 *k = g.k + batch * S::K_B + group * S::K_H;
+    const inf_bf16 *v = g.v + batch * S::V_B + group * S::V_H;
+    const AttnQueries own = attn_queries_at<S>(g, batch, head, row0);
+
+    attn_load_tile<S, S::ROWS>(room, own.q, S::Q_T, own.inside);
+    attn_load_tile<S, S::ROWS>(room + R::OWN, own.dout, S::DO_T, own.inside);
+    attn_keys_load<S>(k, v, 0, room + R::PAIRS);
+    float lse[2], delta[2], dq[F::BLOCKS][4];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int r = warp * 16 + lane / 4 + 8 * h;
+        const bool inside = r < own.inside;
+        lse[h] = (inside ? own.lse[r] : INFINITY) * -1.44269504088896f;
+        delta[h] = attn_delta<S>(own.dout + r * S::DO_T, own.out + r * S::O_T, lane % 4, inside);
+    }
+    attn_zero(dq);
+#pragma unroll 1
+    for (int j = 0; j < n; j++) {
+        const int key = j * S::COLS, stage = j % S::STAGES;
+        const uint32_t tile = room + R::PAIRS + stage * (2 * R::TILE);
+        attn_copy_wait<0>();
+        attn_show();
+        __syncthreads();
+        if (S::STAGES == 2 && j + 1 < n)
+            attn_keys_load<S>(k, v, key + S::COLS, room + R::PAIRS + (1 - stage) * (2 * R::TILE));
+        if (!S::CAUSAL || key < meet + F::MEET) {
+            float s[S::COLS / 8][4], dp[S::COLS / 8][4];
+            uint32_t ds[S::COLS / 16][4];
+            attn_dot_tiles<S>(s, room, tile);
+            attn_dot_tiles<S>(dp, room + R::OWN, tile + R::TILE);
+            attn_finish<S, 1>(s);
+            attn_weights<S>(s, lse, row, key);
+            attn_finish<S, 0>(dp);
+            attn_slopes<S>(dp, s, delta);
+            attn_pack(ds, dp);
+            attn_add_product<S>(dq, ds, tile);
+            attn_finish<S, 0>(dq);
+        }
+        if (S::STAGES == 1 && j + 1 < n) {
+            __syncthreads();
+            attn_keys_load<S>(k, v, key + S::COLS, room + R::PAIRS);
+        }
+    }
+    __syncthreads();
+    attn_store_rows<S>(g.dq + batch * S::DQ_B + head * S::DQ_H + row0 * S::DQ_T, S::DQ_T,
+                       own.inside, dq, S::scale(), S::scale(), room);
+}
+
+/* --- the launch --- */
+
+template <class S> INF_INLINE void attn_backward_bf16(const AttnGrad &g) {
+    ATTN_SHARED(raw);
+    const uint32_t room = attn_align(attn_address(raw));
+    const AttnJob job = attn_backward_job<S>();
+    if (job.queries)
+        attn_queries<S>(g, room, job.batch, job.head, job.row0);
+    else if (job.keys && S::KEY_KINDS == 1)
+        attn_keys<S, true, S::KEY_KINDS == 1>(g, room, job.batch, job.group, job.row0);
+    else if (job.keys && job.kind == 0)
+        attn_keys<S, true, false>(g, room, job.batch, job.group, job.row0);
+    else if (job.keys)
+        attn_keys<S, S::KEY_KINDS == 1, true>(g, room, job.batch, job.group, job.row0);
+}

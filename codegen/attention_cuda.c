@@ -1,0 +1,178 @@
+/* attention_cuda.c - see attention_cuda.h.
+ *
+ * The text is attention_*.cu, readable files that travel inside infinic; a kernel is a struct of
+ * constants (the traits S of those files) and a function of one line. How the work is cut depends
+ * on the head's width alone: so wide a tile as fits, in tables below.
+ */
+#include "codegen/attention_cuda.h"
+#include "codegen/print.h"
+
+#include <inttypes.h>
+
+/* attention.S */
+extern const char attention_cuda_text[], attention_cuda_text_end[];
+
+/* Rows a block keeps, rows of the tiles it walks over, buffers for them; in the backward kernel
+ * whether the tile of `out` is staged, too, and kinds of blocks of keys. `blocks`: so many shall
+ * fit on a multiprocessor where wgmma does the products (elsewhere registers are what they are). */
+typedef struct Cut {
+    int dim_max, rows, cols, stages, out_tile, key_kinds, blocks;
+} Cut;
+
+static const Cut forward_bf16[] = {
+    {64, 64, 64, 2, 0, 1, 4}, {128, 128, 64, 2, 0, 1, 1}, {256, 64, 32, 2, 0, 1, 1}};
+static const Cut backward_bf16[] = {
+    {64, 64, 64, 2, 1, 1, 3}, {128, 128, 64, 2, 1, 1, 1}, {256, 64, 32, 1, 0, 2, 1}};
+static const Cut both_f32[] = {
+    {64, 64, 64, 1, 0, 1, 1}, {128, 32, 32, 1, 0, 1, 1}, {256, 16, 16, 1, 0, 1, 1}};
+
+enum { THREADS_F32 = 256, CACHE_BYTES = 24 << 20 };
+
+static Cut cut_of(const AttentionSpec *s, bool backward) {
+    const Cut *cut = s->dtype == DT_f32 ? both_f32 : backward ? backward_bf16 : forward_bf16;
+    while (s->dim > cut->dim_max) cut++;
+    return *cut;
+}
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static int64_t threads_of(const AttentionSpec *s, const Cut *cut) {
+    return s->dtype == DT_f32 ? THREADS_F32 : 2 * cut->rows;
+}
+
+/* Bytes of shared memory; those of the bf16 form begin at a multiple of 1024. */
+static int64_t shared_bytes(const AttentionSpec *s, const Cut *cut, bool backward) {
+    if (s->dtype == DT_f32)
+        return 4 * ((backward ? 4 : 2) * cut->rows * (s->dim + 4) + cut->rows * (cut->rows + 4));
+    int64_t row = ceil_div(s->dim, 64) * 128, tile = cut->cols * row;
+    if (!backward) return 1024 + cut->rows * row + cut->stages * 2 * tile;
+    return 1024 + 2 * cut->rows * row + (cut->stages * 2 + cut->out_tile) * tile + cut->cols * 8;
+}
+
+AttentionLaunch attention_cuda_forward(const AttentionSpec *s) {
+    Cut cut = cut_of(s, false);
+    return (AttentionLaunch){.grid = ceil_div(s->queries, cut.rows) * s->batch * s->heads,
+                             .block = (int)threads_of(s, &cut),
+                             .shared_bytes = shared_bytes(s, &cut, false)};
+}
+
+AttentionLaunch attention_cuda_backward(const AttentionSpec *s) {
+    Cut cut = cut_of(s, true);
+    int64_t longer = s->queries > s->keys ? s->queries : s->keys;
+    int64_t kinds = cut.key_kinds + s->heads / s->groups;
+    return (AttentionLaunch){.grid = ceil_div(longer, cut.rows) * kinds * s->batch * s->groups,
+                             .block = (int)threads_of(s, &cut),
+                             .shared_bytes = shared_bytes(s, &cut, true)};
+}
+
+void attention_cuda_print_prelude(FILE *out) {
+    fwrite(attention_cuda_text, 1, (size_t)(attention_cuda_text_end - attention_cuda_text), out);
+}
+
+/* --- a kernel --- */
+
+/* Heads (or groups of them) whose operands fit into the cache together. */
+static int64_t chunk_of(const AttentionSpec *s, bool backward) {
+    int64_t row = s->dim * dtype_bytes(s->dtype), share = s->heads / s->groups;
+    int64_t bytes = 2 * s->keys * row + (backward ? 3 * share * s->queries * row : 0);
+    int64_t pairs = s->batch * (backward ? s->groups : s->heads);
+    int64_t n = CACHE_BYTES / (bytes > 0 ? bytes : 1);
+    return n < 1 ? 1 : n > pairs ? pairs : n;
+}
+
+static bool is_loose_view(const AttentionSpec *s, const AttentionView *v) {
+    int64_t bits = v->offset | v->b | v->h | v->t;
+    return (s->loose >> v->arg & 1) || bits % (16 / dtype_bytes(s->dtype)) != 0;
+}
+
+static bool is_loose(const AttentionSpec *s, bool backward) {
+    bool loose = is_loose_view(s, &s->q) || is_loose_view(s, &s->k) || is_loose_view(s, &s->v) ||
+                 is_loose_view(s, &s->out);
+    if (!backward) return loose;
+    return loose || is_loose_view(s, &s->dout) || is_loose_view(s, &s->dq) ||
+           is_loose_view(s, &s->dk) || is_loose_view(s, &s->dv);
+}
+
+static void print_view(const char *name, const AttentionView *v, FILE *out) {
+    fprintf(out, "        %s_B = %" PRId64 ", %s_H = %" PRId64 ", %s_T = %" PRId64 ",\n", name,
+            v->b, name, v->h, name, v->t);
+}
+
+static void print_constant(const char *name, double value, FILE *out) {
+    fprintf(out, "    static __device__ constexpr float %s() { return %.9ef; }\n", name,
+            (double)(float)value);
+}
+
+static void print_traits(const AttentionSpec *s, bool backward, const char *name, FILE *out) {
+    const double log2_e = 1.4426950408889634;
+    Cut cut = cut_of(s, backward);
+    fprintf(out, "struct %s_traits {\n    enum : int {\n", name);
+    fprintf(out, "        BATCH = %" PRId64 ", HEADS = %" PRId64 ", GROUPS = %" PRId64 ",\n",
+            s->batch, s->heads, s->groups);
+    fprintf(out, "        QUERIES = %" PRId64 ", KEYS = %" PRId64 ", DIM = %" PRId64 ",\n",
+            s->queries, s->keys, s->dim);
+    fprintf(out, "        CAUSAL = %d, LOOSE = %d, NEGATIVE = %d,\n", s->causal,
+            is_loose(s, backward), s->scale < 0);
+    fprintf(out, "        ROWS = %d, COLS = %d, STAGES = %d, OUT_TILE = %d, KEY_KINDS = %d,\n",
+            cut.rows, cut.cols, cut.stages, cut.out_tile, cut.key_kinds);
+    fprintf(out, "        CHUNK = %" PRId64 "\n    };\n", chunk_of(s, backward));
+    fputs("    enum : int64_t {\n", out);
+    print_view("Q", &s->q, out);
+    print_view("K", &s->k, out);
+    print_view("V", &s->v, out);
+    print_view("O", &s->out, out);
+    if (backward) print_view("DO", &s->dout, out);
+    if (backward) print_view("DQ", &s->dq, out);
+    if (backward) print_view("DK", &s->dk, out);
+    if (backward) print_view("DV", &s->dv, out);
+    fprintf(out, "        L_B = %" PRId64 ", L_H = %" PRId64 "\n    };\n", s->lse.b, s->lse.h);
+    print_constant("scale", s->scale, out);
+    print_constant("slope_log2", s->scale * log2_e, out);
+    /* A running maximum needs a slope above 0. */
+    double steep = s->scale < 0 ? -s->scale : s->scale;
+    print_constant("scale_log2", steep * log2_e > 1e-30 ? steep * log2_e : 1e-30, out);
+    fputs("};\n", out);
+}
+
+/* The line that opens the kernel: arguments a0, a1, .. with their types. */
+static void print_head(const AttentionSpec *s, const Cut *cut, const char *name, FILE *out) {
+    fprintf(out, "INF_KERNEL(%" PRId64, threads_of(s, cut));
+    if (s->dtype == DT_bf16) fprintf(out, " ATTN_BLOCKS(%d)", cut->blocks);
+    fprintf(out, ") %s(", name);
+    for (int i = 0; i < s->nargs; i++)
+        fprintf(out, "%s%s *a%d, ", i < s->nread ? "const " : "",
+                print_memory_type(s->arg_dtype[i]), i);
+    fputs("InfDeviceEnv env) {\n", out);
+}
+
+static void print_pointer(const AttentionView *v, const char *after, FILE *out) {
+    fprintf(out, "a%d + %" PRId64 "%s", v->arg, v->offset, after);
+}
+
+void attention_cuda_print_forward(const AttentionSpec *s, const char *name, FILE *out) {
+    Cut cut = cut_of(s, false);
+    print_traits(s, false, name, out);
+    print_head(s, &cut, name, out);
+    fprintf(out, "    attn_forward_%s<%s_traits>(", dtype_name(s->dtype), name);
+    print_pointer(&s->q, ", ", out);
+    print_pointer(&s->k, ", ", out);
+    print_pointer(&s->v, ", ", out);
+    print_pointer(&s->out, ", ", out);
+    print_pointer(&s->lse, ");\n}\n", out);
+}
+
+void attention_cuda_print_backward(const AttentionSpec *s, const char *name, FILE *out) {
+    Cut cut = cut_of(s, true);
+    print_traits(s, true, name, out);
+    print_head(s, &cut, name, out);
+    fprintf(out, "    attn_backward_%s<%s_traits>({", dtype_name(s->dtype), name);
+    print_pointer(&s->q, ", ", out);
+    print_pointer(&s->k, ", ", out);
+    print_pointer(&s->v, ", ", out);
+    print_pointer(&s->out, ", ", out);
+    print_pointer(&s->dout, ",\n        ", out);
+    print_pointer(&s->lse, ", ", out);
+    print_pointer(&s->dq, ", ", out);
+    print_pointer(&s->dk, ", ", out);
+    print_pointer(&s->dv, "});\n}\n", out);
+}
