@@ -12,7 +12,7 @@ Module *module_new(Arena *arena, Sources *sources, Diag *diag) {
     m->train.microbatches = 1;
     m->train.steps = m->train.epochs = -1;
     m->train.dtype = DT_f32;
-    m->nchunk = 1;
+    m->nchunk = m->nrank = 1;
     m->parallel.dp = m->parallel.tp = m->parallel.pp = m->parallel.vpp = 1;
     module_scope(m, "");
     return m;

@@ -49,7 +49,6 @@ typedef struct Param {
     bool trainable;
     bool decay;    /* weight decay applies (decay_if) */
     int uses;      /* gradient contributions; >= 1 after alias */
-    int rank;      /* of the pipeline: set by partition, else 0 */
     int64_t first; /* slice of a stack: its first index along stack axis 0, else 0 */
     int origin;    /* index before partition: equal for slices and for copies on other ranks */
     Span span;     /* the member's declaration */
@@ -169,9 +168,10 @@ struct Module {
     int64_t grad_elems;                 /* flat_elems plus the buffers of later uses */
     int64_t region_bytes[REGION_count]; /* set by place */
     int nstate;                         /* optimizer state vectors: set by optim */
-    int nchunk;                         /* of the pipeline; 1 until partition */
-    int *chunk_rank;                    /* by chunk; NULL when there is one */
-    int nstream;                        /* random streams handed out so far */
+    int rank, nrank;                    /* of a pipeline: this is what one of its ranks runs */
+    int nchunk;                         /* of this rank */
+    int *chunk;  /* their numbers in the whole pipeline; NULL: there is no pipeline */
+    int nstream; /* random streams handed out so far */
 };
 
 Module *module_new(Arena *arena, Sources *sources, Diag *diag);
@@ -183,8 +183,8 @@ void module_add_build(Module *m, const char *key, const char *value);
 Graph *module_add_graph(Module *m, Graph *g);
 void module_set_graph(Module *m, const char *name, Graph *g); /* replaces the graph of that name */
 Graph *module_graph(const Module *m, const char *name);       /* NULL when absent */
-/* The part of a graph that a chunk runs: the graph itself when there is one chunk, else
- * "<name>.<chunk>". */
+/* The part of a graph that a chunk of this rank runs: the graph itself when there is one chunk,
+ * else "<name>.<chunk>". */
 const char *module_chunk_name(Module *m, const char *name, int chunk);
 Graph *module_chunk_graph(Module *m, const char *name, int chunk);
 

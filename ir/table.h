@@ -53,7 +53,7 @@ typedef struct Message {
 
 /* What a chunk holds. */
 typedef struct ChunkInfo {
-    int units; /* layers and iterations of repeats */
+    int units;                       /* layers and iterations of repeats */
     const char *first, *last;        /* scope paths of its first and last unit */
     int64_t first_layer, last_layer; /* their iterations; -1: not in a repeat */
     double cost, share;
@@ -70,7 +70,9 @@ typedef struct Table {
     Message *message; /* in the one order in which every rank posts its halves */
     int nmessage;
     RankTasks *rank;
-    int *slots;           /* by chunk: sets of activations it needs */
+    int *slots;         /* by chunk: sets of activations it needs */
+    int64_t parameters; /* elements of all ranks, without padding; in how many blocks */
+    int blocks;
     ChunkInfo *stage;     /* by chunk; NULL before partition */
     const char *layers;   /* "layers 12 = 3+3+3+3"; NULL: nothing repeats */
     const char *pipeline; /* "1f1b", "interleaved", ... */

@@ -256,7 +256,6 @@ static void print_param(FILE *out, const Module *m, int index, int flags) {
     if (!p->trainable) fputs(" frozen", out);
     if (p->decay) fputs(" decay", out);
     if (p->uses != 0) fprintf(out, " uses=%d", p->uses);
-    if (p->rank != 0) fprintf(out, " rank=%d", p->rank);
     if (p->first != 0) fprintf(out, " first=%lld", (long long)p->first);
     if (p->origin != 0) fprintf(out, " origin=%d", p->origin);
     if (p->segment != 0) fprintf(out, " part=%d", p->segment);
@@ -323,8 +322,9 @@ void text_print_module(const Module *m, FILE *out, int flags) {
         print_string(out, m->alias[i].name);
         fprintf(out, " %d\n", m->alias[i].param);
     }
-    for (int c = 0; m->nchunk > 1 && c < m->nchunk; c++)
-        fprintf(out, "chunk %d %d\n", c, m->chunk_rank[c]);
+    if (m->chunk != NULL) fprintf(out, "rank %d %d\n", m->rank, m->nrank);
+    for (int c = 0; m->chunk != NULL && c < m->nchunk; c++)
+        fprintf(out, "chunk %d %d\n", c, m->chunk[c]);
     for (int i = 0; i < m->nsegment; i++)
         fprintf(out, "segment %lld %lld%s\n", (long long)m->segment[i].offset_elems,
                 (long long)m->segment[i].elems, m->segment[i].decay ? " decay" : "");

@@ -304,8 +304,8 @@ bool text_read_module(Module *m, uint32_t file) {
                 text_fail_limit(&r, span, "more than %d graphs", GRAPHS_MAX);
             if (!r.failed) module_add_graph(m, g);
         } else if (!text_read_table(&r)) {
-            text_fail_expected(&r,
-                               "graph, param, settings, build, alias, chunk, segment or region");
+            text_fail_expected(
+                &r, "graph, param, settings, build, alias, rank, chunk, segment or region");
         }
     }
     if (!r.failed && m->ngraph == 0) text_fail(&r, text_span(&r), "the text has no graph");

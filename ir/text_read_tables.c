@@ -119,7 +119,6 @@ static bool read_param_field(TextReader *r, Param *p, int ndim) {
         int64_t *large;
         int64_t max;
     } field[] = {{"uses", &p->uses, NULL, 1 << 20},
-                 {"rank", &p->rank, NULL, CHUNKS_MAX},
                  {"first", NULL, &p->first, REPEAT_COUNT_MAX},
                  {"origin", &p->origin, NULL, PARAMS_MAX},
                  {"part", &p->segment, NULL, SEGMENT_MAX - 1},
@@ -169,17 +168,28 @@ static void read_alias(TextReader *r) {
     if (!r->failed) module_add_alias(r->m, name, param);
 }
 
+static void read_rank(TextReader *r) {
+    Span at = text_span(r);
+    int64_t rank = text_read_int(r, 0, CHUNKS_MAX - 1), nrank = text_read_int(r, 1, CHUNKS_MAX);
+    if (!r->failed && rank >= nrank)
+        text_fail(r, at, "rank %lld of %lld", (long long)rank, (long long)nrank);
+    r->m->rank = (int)rank;
+    r->m->nrank = (int)nrank;
+    if (!r->failed && r->m->chunk == NULL) {
+        r->m->chunk = ARENA_ARRAY(r->m->arena, int, CHUNKS_MAX);
+        r->m->nchunk = 0;
+    }
+}
+
 static void read_chunk(TextReader *r) {
     Module *m = r->m;
-    int n = m->chunk_rank == NULL ? 0 : m->nchunk;
     Span at = text_span(r);
-    int64_t index = text_read_int(r, 0, CHUNKS_MAX - 1), rank = text_read_int(r, 0, CHUNKS_MAX);
-    if (!r->failed && index != n)
-        text_fail(r, at, "chunk %d is next, got %lld", n, (long long)index);
+    int64_t index = text_read_int(r, 0, CHUNKS_MAX - 1),
+            whole = text_read_int(r, 0, CHUNKS_MAX - 1);
+    if (!r->failed && (m->chunk == NULL || index != m->nchunk))
+        text_fail(r, at, "chunk %lld is not the next one of a rank", (long long)index);
     if (r->failed) return;
-    if (m->chunk_rank == NULL) m->chunk_rank = ARENA_ARRAY(m->arena, int, CHUNKS_MAX);
-    m->chunk_rank[n] = (int)rank;
-    m->nchunk = n + 1;
+    m->chunk[m->nchunk++] = (int)whole;
 }
 
 static void read_segment(TextReader *r) {
@@ -205,7 +215,7 @@ static const struct {
 } item_table[] = {
     {"settings", read_settings}, {"build", read_build},     {"param", read_param},
     {"alias", read_alias},       {"segment", read_segment}, {"region", read_region},
-    {"chunk", read_chunk},
+    {"rank", read_rank},         {"chunk", read_chunk},
 };
 
 bool text_read_table(TextReader *r) {

@@ -104,11 +104,14 @@ static Graph *add_to_outputs(const Graph *from, const char *name, const bool *wa
 }
 
 bool pass_accumulate(PassContext *ctx) {
-    const Graph *train = module_graph(ctx->mod, "train");
-    if (train == NULL || ctx->mod->train.microbatches < 2) return true;
-    bool *wanted = ARENA_ARRAY(ctx->scratch, bool, train->nout);
-    for (int k = 0; k < train->nout; k++) wanted[k] = role_is_summed(train->out_port[k].role);
-    module_set_graph(ctx->mod, "train.add",
-                     add_to_outputs(train, "train.add", wanted, ctx->scratch));
+    Module *m = ctx->mod;
+    for (int c = 0; c < m->nchunk && m->train.microbatches > 1; c++) {
+        const Graph *train = module_chunk_graph(m, "train", c);
+        if (train == NULL) continue;
+        const char *name = module_chunk_name(m, "train.add", c);
+        bool *wanted = ARENA_ARRAY(ctx->scratch, bool, train->nout);
+        for (int k = 0; k < train->nout; k++) wanted[k] = role_is_summed(train->out_port[k].role);
+        module_set_graph(m, name, add_to_outputs(train, name, wanted, ctx->scratch));
+    }
     return true;
 }

@@ -66,7 +66,7 @@ static void add_grad_outputs(Joint *j) {
     for (int param = 0; param < m->nparam; param++) {
         int uses = m->param[param].uses > 1 ? m->param[param].uses : 1;
         for (int use = 0; use < uses; use++)
-            if (m->nchunk == 1 || weight_input(j->from, param, use).id != 0)
+            if (m->chunk == NULL || weight_input(j->from, param, use).id != 0)
                 add_grad_output(j, param, use);
     }
 }

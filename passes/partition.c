@@ -15,27 +15,38 @@
 
 #include <string.h>
 
-static Graph **cut_all(const Cut *c, const ParamSlices *slices) {
-    Graph **chunk = ARENA_ARRAY(c->scratch, Graph *, c->chunks);
-    for (int i = 0; i < c->chunks; i++) chunk[i] = cut_chunk_graph(c, i, slices);
-    return chunk;
+/* A module of its own for a rank: settings, scopes and types are those of the whole. */
+static Module *rank_module(const Module *m, const Table *t, int rank, const ParamSlices *slices) {
+    Module *own = ARENA_NEW(m->arena, Module);
+    *own = *m;
+    own->rank = rank;
+    own->nrank = t->ranks;
+    own->chunk = ARENA_ARRAY(m->arena, int, t->chunks);
+    own->nchunk = 0;
+    for (int c = 0; c < t->chunks; c++)
+        if (t->home[c] == rank) own->chunk[own->nchunk++] = c;
+    own->cap_scope = own->nscope; /* what is added goes to new memory */
+    own->cap_build = own->nbuild;
+    own->graph = NULL;
+    own->ngraph = own->cap_graph = 0;
+    own->param = NULL;
+    own->nparam = own->cap_param = 0;
+    own->alias = NULL;
+    own->nalias = own->cap_alias = 0;
+    for (uint32_t i = 0; i < slices->n; i++)
+        if (slices->data[i].rank == rank) module_add_param(own, slices->data[i].param);
+    for (int i = 0; i < m->nalias; i++)
+        for (int p = 0; p < own->nparam; p++)
+            if (own->param[p].origin == m->alias[i].param)
+                module_add_alias(own, m->alias[i].name, p);
+    return own;
 }
 
-static void replace_graph(Module *m, const char *name, Graph *const *chunk) {
-    int n = 0;
-    for (int i = 0; i < m->ngraph; i++)
-        if (strcmp(m->graph[i]->name, name) != 0) m->graph[n++] = m->graph[i];
-    m->ngraph = n;
-    for (int i = 0; i < m->nchunk; i++) module_add_graph(m, chunk[i]);
-}
-
-static void replace_params(Module *m, const ParamSlices *slices) {
-    m->nparam = 0;
-    for (uint32_t i = 0; i < slices->list.n; i++) module_add_param(m, slices->list.data[i]);
-    for (int i = 0; i < m->nalias; i++) {
-        int p = 0;
-        while (m->param[p].origin != m->alias[i].param) p++;
-        m->alias[i].param = p;
+/* The chunks of one graph into the modules of their ranks. */
+static void add_chunks(PassContext *ctx, const Cut *c, const ParamSlices *slices) {
+    for (int chunk = 0; chunk < c->chunks; chunk++) {
+        Module *own = ctx->rank[ctx->table->home[chunk]];
+        module_add_graph(own, cut_chunk_graph(c, chunk, ctx->table, slices, own));
     }
 }
 
@@ -139,17 +150,14 @@ bool pass_partition(PassContext *ctx) {
     set_edges(t, &cut);
     if (!check_ranks(ctx, t)) return false;
     if (ctx->options->schedule_only) return true;
-    m->nchunk = t->chunks;
-    m->chunk_rank = t->home;
-    ParamSlices slices = slice_params(&cut, t->home, ctx->scratch);
-    Graph **train_chunk = cut_all(&cut, &slices), **eval_chunk = NULL;
-    if (eval != NULL) {
-        UnitMap eval_map = units_of_graph(eval, &uses, ctx->scratch);
-        Cut eval_cut = cut_graph(eval, &eval_map, NULL, begin, t->chunks, ctx->scratch);
-        eval_chunk = cut_all(&eval_cut, &slices);
-    }
-    replace_params(m, &slices);
-    replace_graph(m, "train", train_chunk);
-    if (eval_chunk != NULL) replace_graph(m, "eval", eval_chunk);
+    ParamSlices slices = slice_params(&cut, t, ctx->scratch);
+    ctx->nrank = t->ranks;
+    ctx->rank = ARENA_ARRAY(m->arena, Module *, t->ranks);
+    for (int r = 0; r < t->ranks; r++) ctx->rank[r] = rank_module(m, t, r, &slices);
+    add_chunks(ctx, &cut, &slices);
+    if (eval == NULL) return true;
+    UnitMap eval_map = units_of_graph(eval, &uses, ctx->scratch);
+    Cut eval_cut = cut_graph(eval, &eval_map, NULL, begin, t->chunks, ctx->scratch);
+    add_chunks(ctx, &eval_cut, &slices);
     return true;
 }

@@ -9,6 +9,7 @@
 #ifndef INFINIC_PASSES_PARTITION_H
 #define INFINIC_PASSES_PARTITION_H
 
+#include "ir/table.h"
 #include "passes/grad.h"
 
 /* Something that is never cut: a layer of the model, or one iteration of a repeat. */
@@ -72,11 +73,14 @@ typedef struct Cut {
     CrossingList *cross; /* by cut: between chunk and chunk + 1 */
 } Cut;
 
-/* Whose parameter a chunk's graph reads. */
-typedef struct ParamSlices {
-    VEC(Param) list; /* the new table */
-    VEC(int) of;     /* parallel to list: chunk for slices of a stack; -1: whole */
-} ParamSlices;
+/* The parameters of all ranks. */
+typedef struct ParamSlice {
+    Param param;
+    int rank, index; /* in that rank's table */
+    int chunk;       /* of a slice of a stack; -1: whole */
+} ParamSlice;
+
+typedef VEC(ParamSlice) ParamSlices;
 
 Cut cut_graph(const Graph *g, const UnitMap *map, const Flow *flow, const int *begin, int chunks,
               Arena *scratch);
@@ -85,13 +89,15 @@ Cut cut_graph(const Graph *g, const UnitMap *map, const Flow *flow, const int *b
 int cut_chunk(const Cut *c, int unit);
 bool cut_piece(const Cut *c, int node, int chunk, int64_t *begin, int64_t *end);
 
-/* The graph of one chunk, with ports recv and send. */
-Graph *cut_chunk_graph(const Cut *c, int chunk, const ParamSlices *slices);
+/* The graph of one chunk, with ports recv and send, for the module of its rank. */
+Graph *cut_chunk_graph(const Cut *c, int chunk, const Table *t, const ParamSlices *slices,
+                       Module *to);
 
-/* The parameters of all ranks: slices of stacks that are cut, one copy a rank that uses it. */
-ParamSlices slice_params(const Cut *train, const int *rank, Arena *scratch);
+/* Slices of stacks that are cut, one copy on each rank that uses it of the rest. */
+ParamSlices slice_params(const Cut *train, const Table *t, Arena *scratch);
 
-/* The new index of a parameter of the whole graph, as chunk `chunk` sees it. */
-int slice_index(const ParamSlices *s, const Module *m, const int *rank, int param, int chunk);
+/* What parameter `param` of the whole graph is to a chunk. */
+const ParamSlice *slice_find(const ParamSlices *s, const Module *m, const Table *t, int param,
+                             int chunk);
 
 #endif

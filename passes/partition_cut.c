@@ -87,6 +87,7 @@ Cut cut_graph(const Graph *g, const UnitMap *map, const Flow *flow, const int *b
 
 typedef struct ChunkBuild {
     const Cut *c;
+    const Table *t;
     const ParamSlices *slices;
     int chunk;
     bool *here;   /* by node */
@@ -125,15 +126,15 @@ static bool is_unused(const ChunkBuild *b, Val v) {
 
 static void add_inputs(ChunkBuild *b) {
     const Graph *g = b->c->g;
-    Module *m = g->mod;
     for (int i = 0; i < g->nin; i++) {
         Port port = g->in_port[i];
         bool weight = port.role == ROLE_weight;
         if (!b->needed[g->in[i].id] && !(weight && is_unused(b, g->in[i]))) continue;
         Type type = val_type(g, g->in[i]);
         if (weight) {
-            port.index = slice_index(b->slices, m, m->chunk_rank, port.index, b->chunk);
-            type = b->slices->list.data[port.index].type;
+            const ParamSlice *s = slice_find(b->slices, g->mod, b->t, port.index, b->chunk);
+            port.index = s->index;
+            type = s->param.type;
         }
         b->map.to[g->in[i].id] = graph_add_input(b->to, type, port);
     }
@@ -144,6 +145,20 @@ static void add_inputs(ChunkBuild *b) {
         Val v = cross->data[k].v;
         b->map.to[v.id] = graph_add_input(b->to, val_type(g, v), port);
     }
+}
+
+static void move_graph(Graph *g, Module *to) {
+    g->mod = to;
+    for (int i = 0; i < g->nnode; i++)
+        if (g->node[i]->body != NULL) move_graph(g->node[i]->body, to);
+}
+
+/* A body of the whole module as one of the chunk's. */
+static Graph *copy_body(const ChunkBuild *b, const Graph *body) {
+    if (body == NULL) return NULL;
+    Graph *copy = graph_clone(body, body->name);
+    move_graph(copy, b->to->mod);
+    return copy;
 }
 
 static void copy_piece(ChunkBuild *b, int node, int64_t begin, int64_t end) {
@@ -157,8 +172,8 @@ static void copy_piece(ChunkBuild *b, int node, int64_t begin, int64_t end) {
                    *node_attr(n, ATTR_nconst), *node_attr(n, ATTR_reverse),
                    ATTR_INT(first, node_int(n, ATTR_first, 0) + begin)};
     Builder build = {.g = b->to, .phase = n->phase, .span = n->span, .scope = n->scope};
-    const Node *piece =
-        graph_add_region(&build, OP_repeat, n->nin, in, attr[4].i > 0 ? 5 : 4, attr, n->body);
+    const Node *piece = graph_add_region(&build, OP_repeat, n->nin, in, attr[4].i > 0 ? 5 : 4, attr,
+                                         copy_body(b, n->body));
     for (int k = 0; k < n->nout; k++) b->map.to[node_out(n, k).id] = node_out(piece, k);
 }
 
@@ -170,7 +185,7 @@ static void copy_nodes(ChunkBuild *b) {
         if (is_cut(b->c, i) && cut_piece(b->c, i, b->chunk, &begin, &end))
             copy_piece(b, i, begin, end);
         else
-            graph_copy_node(b->to, g, g->node[i], &b->map, NULL);
+            graph_copy_node(b->to, g, g->node[i], &b->map, copy_body(b, g->node[i]->body));
     }
 }
 
@@ -187,14 +202,16 @@ static void add_outputs(ChunkBuild *b) {
     }
 }
 
-Graph *cut_chunk_graph(const Cut *c, int chunk, const ParamSlices *slices) {
+Graph *cut_chunk_graph(const Cut *c, int chunk, const Table *t, const ParamSlices *slices,
+                       Module *to) {
     const Graph *g = c->g;
     ChunkBuild b = {.c = c,
+                    .t = t,
                     .slices = slices,
                     .chunk = chunk,
                     .here = ARENA_ARRAY(c->scratch, bool, g->nnode + 1),
                     .needed = ARENA_ARRAY(c->scratch, bool, g->nval + 1),
-                    .to = graph_new(g->mod, module_chunk_name(g->mod, g->name, chunk)),
+                    .to = graph_new(to, module_chunk_name(to, g->name, t->local[chunk])),
                     .map = valmap_new(c->scratch, g)};
     choose_nodes(&b);
     add_inputs(&b);

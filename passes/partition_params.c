@@ -7,39 +7,40 @@
 #include "passes/partition.h"
 
 static void add_slice(ParamSlices *s, Arena *scratch, Param p, int origin, int rank, int chunk) {
+    int index = 0;
+    for (uint32_t i = 0; i < s->n; i++) index += s->data[i].rank == rank;
     p.origin = origin;
-    p.rank = rank;
-    vec_push(scratch, &s->list, p);
-    vec_push(scratch, &s->of, chunk);
+    vec_push(scratch, s, (ParamSlice){.param = p, .rank = rank, .index = index, .chunk = chunk});
 }
 
-static void add_pieces(const Cut *c, int node, int param, const int *rank, ParamSlices *s) {
+static void add_pieces(const Cut *c, const Table *t, int node, int param, ParamSlices *s) {
     Module *m = c->g->mod;
     int64_t begin, end;
     for (int chunk = 0; chunk < c->chunks; chunk++) {
         if (!cut_piece(c, node, chunk, &begin, &end)) continue;
         Param p = m->param[param];
-        const TypeInfo *t = type_info(m->types, p.type);
+        const TypeInfo *type = type_info(m->types, p.type);
         int64_t dim[NDIM_MAX];
-        for (int i = 0; i < t->ndim; i++) dim[i] = i == 0 ? end - begin : t->dim[i];
-        p.type = type_intern(m->types, t->dtype, t->ndim, dim);
+        for (int i = 0; i < type->ndim; i++) dim[i] = i == 0 ? end - begin : type->dim[i];
+        p.type = type_intern(m->types, type->dtype, type->ndim, dim);
         p.first = begin;
-        add_slice(s, c->scratch, p, param, rank[chunk], chunk);
+        add_slice(s, c->scratch, p, param, t->home[chunk], chunk);
     }
 }
 
-static void add_copies(const Cut *c, int param, const bool *on_rank, int ranks, ParamSlices *s) {
+static void add_copies(const Cut *c, const Table *t, int param, const bool *on_rank,
+                       ParamSlices *s) {
     bool any = false;
-    for (int r = 0; r < ranks; r++) {
+    for (int r = 0; r < t->ranks; r++) {
         if (!on_rank[r]) continue;
         add_slice(s, c->scratch, c->g->mod->param[param], param, r, -1);
         any = true;
     }
-    if (!any) add_slice(s, c->scratch, c->g->mod->param[param], param, 0, -1);
+    if (!any) add_slice(s, c->scratch, c->g->mod->param[param], param, t->home[0], -1);
 }
 
 /* The node that reads a stack which is cut, -1; and the ranks of the chunks that read the rest. */
-static int find_readers(const Cut *c, int param, const int *rank, bool *on_rank) {
+static int find_readers(const Cut *c, const Table *t, int param, bool *on_rank) {
     int cut = -1;
     for (int i = 0; i < c->g->nnode; i++) {
         const Node *n = c->g->node[i];
@@ -50,33 +51,32 @@ static int find_readers(const Cut *c, int param, const int *rank, bool *on_rank)
             if (c->map->first[i] != c->map->last[i] && k >= (int)node_int(n, ATTR_ncarry, 0))
                 cut = i;
             else
-                on_rank[rank[cut_chunk(c, c->map->first[i])]] = true;
+                on_rank[t->home[cut_chunk(c, c->map->first[i])]] = true;
         }
     }
     return cut;
 }
 
-ParamSlices slice_params(const Cut *train, const int *rank, Arena *scratch) {
+ParamSlices slice_params(const Cut *train, const Table *t, Arena *scratch) {
     ParamSlices s = {0};
-    int ranks = 1;
-    for (int c = 0; c < train->chunks; c++) ranks = rank[c] >= ranks ? rank[c] + 1 : ranks;
     for (int i = 0; i < train->g->mod->nparam; i++) {
-        bool *on_rank = ARENA_ARRAY(scratch, bool, ranks);
-        int cut = find_readers(train, i, rank, on_rank);
+        bool *on_rank = ARENA_ARRAY(scratch, bool, t->ranks);
+        int cut = find_readers(train, t, i, on_rank);
         if (cut >= 0)
-            add_pieces(train, cut, i, rank, &s);
+            add_pieces(train, t, cut, i, &s);
         else
-            add_copies(train, i, on_rank, ranks, &s);
+            add_copies(train, t, i, on_rank, &s);
     }
     return s;
 }
 
-int slice_index(const ParamSlices *s, const Module *m, const int *rank, int param, int chunk) {
-    for (uint32_t i = 0; i < s->list.n; i++) {
-        if (s->list.data[i].origin != param) continue;
-        if (s->of.data[i] == chunk || (s->of.data[i] < 0 && s->list.data[i].rank == rank[chunk]))
-            return (int)i;
+const ParamSlice *slice_find(const ParamSlices *s, const Module *m, const Table *t, int param,
+                             int chunk) {
+    for (uint32_t i = 0; i < s->n; i++) {
+        const ParamSlice *p = &s->data[i];
+        if (p->param.origin != param) continue;
+        if (p->chunk == chunk || (p->chunk < 0 && p->rank == t->home[chunk])) return p;
     }
     panic_graph(NULL, (Span){0}, "parameter '%s' is not on rank %d", m->param[param].name,
-                rank[chunk]);
+                t->home[chunk]);
 }

@@ -19,11 +19,11 @@ typedef struct PassOptions {
     bool verify_passes; /* compare the graphs before and after each pass with the evaluator */
     bool time_passes;   /* print the time of each pass on stderr */
     bool print_locations;
-    bool schedule_only; /* nothing will run: layouts that can only be scheduled are fine */
+    bool schedule_only;         /* nothing will run: layouts that can only be scheduled are fine */
     int64_t memory_limit_bytes; /* 0: none; else E024 */
-    const char *dump;       /* pass name or "all": print the module after it */
-    const char *stop_after; /* pass name: nothing after it runs */
-    const char *only;       /* pass name: nothing else runs */
+    const char *dump;           /* pass name or "all": print the module after it */
+    const char *stop_after;     /* pass name: nothing after it runs */
+    const char *only;           /* pass name: nothing else runs */
     /* With stop_after or only and without dump, the module is printed after that pass. */
     FILE *dump_to;
 } PassOptions;
@@ -32,7 +32,9 @@ typedef struct PassContext {
     Module *mod;
     Arena *scratch; /* reset after each pass */
     const PassOptions *options;
-    Table *table;   /* filled by schedule, NULL before */
+    Table *table;  /* begun by partition, complete after schedule */
+    Module **rank; /* of a pipeline: what each rank runs, made by partition; NULL: `mod` runs */
+    int nrank;
 } PassContext;
 
 /* The passes: pass_fold, pass_cse, ... */

@@ -103,19 +103,47 @@ static double now_ms(void) {
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
-static bool run_pass(PassContext *ctx, const Pass *pass) {
+static void time_pass(const PassContext *ctx, const Pass *pass, double ms) {
+    if (!ctx->options->time_passes) return;
+    fprintf(stderr, "%-12s %9.3f ms", pass->name, ms);
+    if (ctx->mod->nrank > 1) fprintf(stderr, "  rank %d", ctx->mod->rank);
+    fputc('\n', stderr);
+}
+
+static bool run_on_module(PassContext *ctx, const Pass *pass) {
     VerifyGraphs *before = ctx->options->verify_passes ? verify_passes_before(ctx->mod) : NULL;
     double start = now_ms();
     bool ok = pass->run(ctx);
     double ms = now_ms() - start;
     arena_reset(ctx->scratch);
-    if (ctx->options->time_passes) fprintf(stderr, "%-12s %9.3f ms\n", pass->name, ms);
+    time_pass(ctx, pass, ms);
     if (ok) {
         check(ctx->mod, pass->name);
         if (before != NULL) verify_passes_after(before, ctx->mod, pass->name);
-        dump(ctx, pass->name);
     }
     verify_passes_free(before);
+    return ok;
+}
+
+/* On the module, or on what each rank runs. */
+static bool run_pass(PassContext *ctx, const Pass *pass) {
+    bool ok = true;
+    if (ctx->nrank == 0) ok = run_on_module(ctx, pass);
+    for (int r = 0; r < ctx->nrank && ok; r++) {
+        PassContext one = *ctx;
+        one.mod = ctx->rank[r];
+        one.nrank = 0;
+        if (pass->run == pass_partition)
+            check(one.mod, pass->name);
+        else
+            ok = run_on_module(&one, pass);
+    }
+    for (int r = 0; r < ctx->nrank && ok; r++) {
+        PassContext one = *ctx;
+        one.mod = ctx->rank[r];
+        dump(&one, pass->name);
+    }
+    if (ctx->nrank == 0 && ok) dump(ctx, pass->name);
     return ok;
 }
 

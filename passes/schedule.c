@@ -58,7 +58,7 @@ static const char *summarize(const Module *m, const Table *t, const Proof *proof
                         t->ranks == 1 ? "" : "FIFO ok, ", proof->makespan, ideal_makespan(t),
                         100 * proof->bubble, numbers(a, proof->peak, t->ranks), messages,
                         t->layers != NULL ? ", " : "", t->layers != NULL ? t->layers : "",
-                        with_commas(a, count_logical_elems(m)), m->nparam);
+                        with_commas(a, t->parameters), t->blocks);
 }
 
 /* One rank runs with one set of activations; a schedule that keeps more is refused. */
@@ -123,20 +123,27 @@ Table *schedule_begin(PassContext *ctx) {
                            .vpp = (int)p->vpp,
                            .microbatches = (int)ctx->mod->train.microbatches,
                            .group = (int)p->group};
-    return p->schedule_file != NULL ? import(ctx, &shape) : generate(ctx, &shape);
+    Table *t = p->schedule_file != NULL ? import(ctx, &shape) : generate(ctx, &shape);
+    if (t == NULL) return NULL;
+    t->parameters = count_logical_elems(ctx->mod);
+    t->blocks = ctx->mod->nparam;
+    return t;
 }
 
 bool pass_schedule(PassContext *ctx) {
     Module *m = ctx->mod;
     Table *t = ctx->table != NULL ? ctx->table : schedule_begin(ctx);
     if (t == NULL) return false;
+    ctx->table = t;
+    const char *why = prove_module(ctx->scratch, m);
+    bool first = t->summary == NULL; /* the table is one for all ranks */
     Proof proof = {0};
-    const char *why = schedule_complete(m->arena, t, &unit) ? NULL : "tasks wait for each other";
-    if (why == NULL) why = prove_table(m->arena, t, &unit, m->parallel.any_order, &proof);
-    if (why == NULL) why = prove_module(ctx->scratch, m);
+    if (why == NULL && first && !schedule_complete(m->arena, t, &unit))
+        why = "tasks wait for each other";
+    if (why == NULL && first) why = prove_table(m->arena, t, &unit, m->parallel.any_order, &proof);
     if (why != NULL) panic_graph(NULL, (Span){0}, "schedule: %s", why);
+    if (!first) return true;
     t->peak_in_flight = proof.peak[0];
     t->summary = summarize(m, t, &proof);
-    ctx->table = t;
     return check_in_flight(ctx, t);
 }

@@ -82,6 +82,6 @@ const char *prove_tasks(Arena *arena, const Table *t, const ScheduleCosts *costs
 /* Checks that the module's graphs do what the table promises: every node of train belongs to the
  * forward or the backward of the one chunk, every use of every parameter has exactly one gradient,
  * the update covers each element of each parameter exactly once. */
-const char *prove_module(Arena *arena, const Module *m);
+const char *prove_module(Arena *arena, Module *m);
 
 #endif

@@ -1,5 +1,6 @@
 /* partition_test.c - chunks of a pipeline against the whole graph: the same loss and the same
  * gradients, bit for bit, however the graph is cut; and how units are split. */
+#include "ir/verify.h"
 #include "passes/partition.h"
 #include "tests/ir/randgraph.h"
 #include "tests/passes/check.h"
@@ -15,21 +16,40 @@
 
 /* ---- chunks, one after the other --------------------------------------------------------- */
 
-static void partition(Check *c, int pp, int vpp, const char *pipeline) {
-    const PassOptions options = {.stop_after = "partition"};
-    PassContext ctx = {.mod = c->m, .scratch = &c->scratch, .options = &options};
+typedef struct Run {
+    Check *whole, *cut;
+    PassContext ctx;  /* of `cut`: modules by rank, the table */
+    EvalTensor **out; /* by chunk */
+} Run;
+
+static const PassOptions options = {.stop_after = "partition"};
+
+static void partition(Run *r, Check *c, int pp, int vpp, const char *pipeline) {
+    r->ctx = (PassContext){.mod = c->m, .scratch = &c->scratch, .options = &options};
     c->m->parallel.pp = pp;
     c->m->parallel.vpp = vpp;
     c->m->parallel.pipeline = pipeline;
     diag_set_warning(&c->diag, "no-empty-chunk");
-    assert_true(pass_partition(&ctx));
+    assert_true(pass_partition(&r->ctx));
     arena_reset(&c->scratch);
 }
 
-typedef struct Run {
-    Check *whole, *cut;
-    EvalTensor **in, **out; /* by chunk */
-} Run;
+/* One pass on the module of each rank. */
+static void each_rank(Run *r, bool (*pass)(PassContext *ctx)) {
+    for (int i = 0; i < r->ctx.nrank; i++) {
+        PassContext one = r->ctx;
+        one.mod = r->ctx.rank[i];
+        assert_true(pass(&one));
+        const char *why = verify_module(one.mod);
+        if (why != NULL) fail_msg("%s", why);
+    }
+}
+
+static Module *module_of(const Run *r, int chunk) { return r->ctx.rank[r->ctx.table->home[chunk]]; }
+
+static Graph *graph_of(const Run *r, int chunk) {
+    return module_chunk_graph(module_of(r, chunk), "train", r->ctx.table->local[chunk]);
+}
 
 static EvalTensor zeros(Check *c, Type type) {
     int64_t n = type_elems(c->m->types, type);
@@ -37,7 +57,7 @@ static EvalTensor zeros(Check *c, Type type) {
 }
 
 static EvalTensor output_of(const Run *r, int chunk, Role role, int index) {
-    const Graph *g = module_chunk_graph(r->cut->m, "train", chunk);
+    const Graph *g = graph_of(r, chunk);
     for (int i = 0; i < g->nout; i++)
         if (g->out_port[i].role == role && g->out_port[i].index == index) return r->out[chunk][i];
     fail_msg("chunk %d has no output %d %d", chunk, (int)role, index);
@@ -45,11 +65,11 @@ static EvalTensor output_of(const Run *r, int chunk, Role role, int index) {
 }
 
 /* Data and weights are those of the whole graph; a slice of a stack is a part of it. */
-static EvalTensor outer_input(const Run *r, Port port, Type type) {
+static EvalTensor outer_input(const Run *r, int chunk, Port port, Type type) {
     const Graph *g = r->whole->forward;
     int64_t at = 0;
     if (port.role == ROLE_weight) {
-        const Param *p = &r->cut->m->param[port.index];
+        const Param *p = &module_of(r, chunk)->param[port.index];
         const TypeInfo *t = type_info(r->cut->m->types, type);
         if (t->ndim > 0) at = p->first * (type_elems(r->cut->m->types, type) / t->dim[0]);
         port.index = p->origin;
@@ -63,7 +83,7 @@ static EvalTensor outer_input(const Run *r, Port port, Type type) {
 
 static void run_chunk(Run *r, int chunk, bool backward) {
     Check *c = r->cut;
-    const Graph *g = module_chunk_graph(c->m, "train", chunk);
+    const Graph *g = graph_of(r, chunk);
     EvalTensor *in = ARENA_ARRAY(&c->arena, EvalTensor, g->nin + 1);
     for (int i = 0; i < g->nin; i++) {
         const Port *port = &g->in_port[i];
@@ -74,7 +94,7 @@ static void run_chunk(Run *r, int chunk, bool backward) {
             in[i] =
                 backward ? output_of(r, chunk + 1, ROLE_send_grad, port->index) : zeros(c, type);
         else
-            in[i] = outer_input(r, *port, type);
+            in[i] = outer_input(r, chunk, *port, type);
     }
     EvalContext ctx = {.arena = &c->arena};
     r->out[chunk] = ARENA_ARRAY(&c->arena, EvalTensor, g->nout + 1);
@@ -82,7 +102,7 @@ static void run_chunk(Run *r, int chunk, bool backward) {
 }
 
 static void run_chunks(Run *r) {
-    int n = r->cut->m->nchunk;
+    int n = r->ctx.table->chunks;
     r->out = ARENA_ARRAY(&r->cut->arena, EvalTensor *, n);
     for (int c = 0; c < n; c++) run_chunk(r, c, false);
     for (int c = n - 1; c >= 0; c--) run_chunk(r, c, true);
@@ -98,21 +118,22 @@ static void expect_same(const double *a, const double *b, int64_t n, const char 
 
 /* Every element of every use's gradient comes from exactly one chunk. */
 static void expect_same_gradients(const Run *r, const Graph *whole, const EvalTensor *out) {
-    Module *m = r->cut->m;
+    const Table *t = r->ctx.table;
     for (int i = 0; i < whole->nout; i++) {
         const Port *port = &whole->out_port[i];
         if (port->role != ROLE_grad) continue;
         int64_t total = type_elems(r->whole->m->types, out[i].type), covered = 0;
-        for (int c = 0; c < m->nchunk; c++) {
-            const Graph *g = module_chunk_graph(m, "train", c);
+        for (int c = 0; c < t->chunks; c++) {
+            Module *m = module_of(r, c);
+            const Graph *g = graph_of(r, c);
             for (int k = 0; k < g->nout; k++) {
                 const Param *p = &m->param[g->out_port[k].index];
                 if (g->out_port[k].role != ROLE_grad || p->origin != port->index ||
                     g->out_port[k].use != port->use)
                     continue;
-                const TypeInfo *t = type_info(m->types, p->type);
+                const TypeInfo *type = type_info(m->types, p->type);
                 int64_t n = type_elems(m->types, p->type);
-                int64_t at = t->ndim > 0 ? p->first * (n / t->dim[0]) : 0;
+                int64_t at = type->ndim > 0 ? p->first * (n / type->dim[0]) : 0;
                 expect_same(r->out[c][k].data, out[i].data + at, n, p->name);
                 covered += n;
             }
@@ -124,21 +145,20 @@ static void expect_same_gradients(const Run *r, const Graph *whole, const EvalTe
 static void compare(Check *whole, Check *cut, int pp, int vpp, const char *pipeline) {
     Run r = {.whole = whole, .cut = cut};
     check_pass(whole, pass_alias);
-    partition(whole, 1, 1, "1f1b");
+    partition(&r, whole, 1, 1, "1f1b");
     check_pass(whole, pass_autodiff);
     check_pass(cut, pass_alias);
-    partition(cut, pp, vpp, pipeline);
-    assert_int_equal(cut->m->nchunk, pp * vpp);
-    check_pass(cut, pass_autodiff);
+    partition(&r, cut, pp, vpp, pipeline);
+    assert_int_equal(r.ctx.nrank, pp);
+    each_rank(&r, pass_autodiff);
     const Graph *g = module_graph(whole->m, "train");
     const EvalTensor *out = check_eval(whole, g);
     run_chunks(&r);
     for (int i = 0; i < g->nout; i++) {
         Role role = g->out_port[i].role;
-        if (role != ROLE_loss_sum && role != ROLE_loss_count && role != ROLE_output) continue;
-        EvalTensor got = output_of(&r, cut->m->nchunk - 1, role, g->out_port[i].index);
-        if (role != ROLE_output)
-            expect_same(got.data, out[i].data, type_elems(whole->m->types, out[i].type), "loss");
+        if (role != ROLE_loss_sum && role != ROLE_loss_count) continue;
+        EvalTensor got = output_of(&r, r.ctx.table->chunks - 1, role, 0);
+        expect_same(got.data, out[i].data, type_elems(whole->m->types, out[i].type), "loss");
     }
     expect_same_gradients(&r, g, out);
     check_free(whole);
@@ -213,14 +233,17 @@ static void test_tied_weights(void **state) {
     } rows[] = {{"1f1b", 1, 2}, {"zb-v", 2, 1}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Check c;
+        Run r = {.cut = &c};
         check_read(&c, model_text(text, sizeof text, 6));
         check_pass(&c, pass_alias);
-        partition(&c, 2, rows[i].vpp, rows[i].pipeline);
+        partition(&r, &c, 2, rows[i].vpp, rows[i].pipeline);
         int copies = 0;
-        for (int p = 0; p < c.m->nparam; p++) {
-            copies += c.m->param[p].origin == 0;
-            if (c.m->param[p].origin == 0) assert_int_equal(c.m->param[p].uses, 2);
-        }
+        for (int k = 0; k < 2; k++)
+            for (int p = 0; p < r.ctx.rank[k]->nparam; p++) {
+                const Param *param = &r.ctx.rank[k]->param[p];
+                copies += param->origin == 0;
+                if (param->origin == 0) assert_int_equal(param->uses, 2);
+            }
         assert_int_equal(copies, rows[i].copies);
         check_free(&c);
     }
