@@ -61,7 +61,8 @@ static void classify(Fuse *f) {
             uint32_t in = n->in[k].id;
             if (f->class[i] == FUSE_anchor && fuse_target_widens(g, n, k))
                 stored[val_node(g, n->in[k])->in[0].id] = true;
-            else if (f->class[i] == FUSE_anchor || f->class[i] == FUSE_repeat ||
+            else if ((f->class[i] == FUSE_anchor && op_kind(n->op) != KIND_attention) ||
+                     f->class[i] == FUSE_repeat ||
                      (view && stored[n->out.id]) || is_hard_reshape(f, n))
                 stored[in] = true;
             int above = f->class[i] == FUSE_inline ? length[n->out.id] + 1 : 0;
@@ -348,6 +349,7 @@ static Graph *fuse_graph(const Graph *g, PassContext *ctx, bool top) {
     f.stamp = ARENA_ARRAY(a, int, g->nnode);
     for (int i = 0; i < g->nnode; i++) f.phase[i] = g->node[i]->phase;
     classify(&f);
+    fuse_attention_operands(&f);
     find_users(&f);
     bool fusing = !ctx->options->no_fuse;
     if (fusing && top) fuse_early(&f);

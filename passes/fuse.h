@@ -4,6 +4,7 @@
  *   fuse_chain.c  operands seen through inline nodes; shapes
  *   fuse_form.c   which sets of nodes are one kernel, and in which form
  *   fuse_target.c what a target's library can do after a product
+ *   fuse_attention.c  movement that attention takes in
  *   fuse_early.c  backward nodes that can run with the forward
  *   fuse_copy.c   values that weight gradients compute again
  *   fuse_emit.c   groups into kernel nodes
@@ -100,6 +101,7 @@ typedef enum FuseFormKind {
 typedef struct FuseForm {
     FuseFormKind kind;
     const char *name; /* the kernel's attribute */
+    bool moves;       /* attention: nodes beside the anchor are movement, in shapes of their own */
     int main;         /* the anchor, the first reduction, or the last node */
     FuseShape domain;
     FuseShape kept; /* rows, columns: the domain without the reduced axes */
@@ -119,6 +121,14 @@ bool fuse_target_widens(const Graph *g, const Node *n, int i);
 
 /* Whether the target can make a kernel of these nodes, which are of this form (fuse_target.c). */
 bool fuse_target_allows(const Fuse *f, const int *node, int n, const FuseForm *form);
+
+/* ---- attention: fuse_attention.c ---- */
+
+/* Once nodes have classes: operands that cannot be read in place are stored. */
+void fuse_attention_operands(Fuse *f);
+
+/* Whether attention and the other nodes are one kernel: these only say where its results go. */
+bool fuse_attention_allows(const Fuse *f, const int *node, int n, int anchor);
 
 /* ---- the rest ---- */
 

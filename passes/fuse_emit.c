@@ -158,6 +158,10 @@ static Val operand(Kernel *k, Val v, Type type) {
     double value;
     if (fuse_chain_is_const(&c, &value))
         return k->collecting ? (Val){0} : build_const(&k->b, value, type);
+    if (k->form.moves && made_here(k, c.root)) {
+        if (k->collecting) return (Val){0};
+        return repeat_chain(k, &c, c.n, find_inner(k, c.root, val_type(g, c.root)));
+    }
     if (fuse_chain_is_flat(&c)) return flat_operand(k, v, &c, type);
     if (made_here(k, c.root)) return k->collecting ? (Val){0} : broadcast_rows(k, c.root, type);
     /* Reshapes next to memory are views; the rest is repeated here. */
@@ -177,7 +181,8 @@ static Type operand_type(const Kernel *k, int index, int i) {
     const Node *n = f->g->node[index];
     const TypeInfo *t = val_info(f->g, n->in[i]);
     if (f->class[index] == FUSE_reduce) return typed(f->g->mod, t->dtype, &k->form.domain);
-    if (op_kind(n->op) != KIND_elementwise && n->op != OP_copy) return val_type(f->g, n->in[i]);
+    if (k->form.moves || (op_kind(n->op) != KIND_elementwise && n->op != OP_copy))
+        return val_type(f->g, n->in[i]);
     FuseShape s = {0};
     fuse_form_shape(f, &k->form, index, &s);
     return typed(f->g->mod, t->dtype, &s);
@@ -186,7 +191,7 @@ static Type operand_type(const Kernel *k, int index, int i) {
 static Type result_type(const Kernel *k, int index, int i) {
     const Fuse *f = k->e->f;
     Val v = node_out(f->g->node[index], i);
-    if (f->class[index] == FUSE_anchor) return val_type(f->g, v);
+    if (k->form.moves || f->class[index] == FUSE_anchor) return val_type(f->g, v);
     FuseShape s = {0};
     fuse_form_shape(f, &k->form, index, &s);
     return typed(f->g->mod, val_info(f->g, v)->dtype, &s);

@@ -87,6 +87,7 @@ static bool set_form(Check *c) {
         c->form->name = op_name(n->op);
         c->form->main = anchor;
         c->form->domain = fuse_shape(c->f, n->out);
+        c->form->moves = op_kind(n->op) == KIND_attention;
     } else if (reduce >= 0) {
         set_reduction(c, reduce);
     } else {
@@ -217,6 +218,7 @@ static bool is_read_outside(const Check *c, int index) {
 bool fuse_form(const Fuse *f, const int *node, int n, FuseForm *form) {
     Check c = {.f = f, .node = node, .n = n, .form = form};
     if (!set_form(&c)) return false;
+    if (form->moves) return fuse_attention_allows(f, node, n, form->main);
     for (int i = 0; i < n; i++) {
         if (!check_node(&c, node[i])) return false;
         FuseShape s;

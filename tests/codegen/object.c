@@ -97,14 +97,14 @@ static uint32_t add_launches(Object *o, const LoopKernel *k, const char *text) {
     return number;
 }
 
-static void add_prelude(Object *o, const LoopText *text) {
+void object_add_prelude(Object *o, LoopPrelude *prelude) {
     for (uint32_t i = 0; i < o->prelude.n; i++)
-        if (o->prelude.data[i] == text->prelude) return;
-    vec_push(&o->arena, &o->prelude, text->prelude);
+        if (o->prelude.data[i] == prelude) return;
+    vec_push(&o->arena, &o->prelude, prelude);
 }
 
 uint32_t object_add_loop(Object *o, const LoopKernel *k) {
-    if (k->text) add_prelude(o, k->text);
+    if (k->text) object_add_prelude(o, k->text->prelude);
     char *text = NULL;
     size_t bytes = 0;
     FILE *f = open_memstream(&text, &bytes);

@@ -22,6 +22,8 @@ Object *object_new(void);
 uint32_t object_add(Object *o, const char *name, const char *text);
 /* The same for a kernel in loop form. */
 uint32_t object_add_loop(Object *o, const LoopKernel *k);
+/* What kernels of text that are added need before them; each is printed once. */
+void object_add_prelude(Object *o, LoopPrelude *prelude);
 uint32_t object_count(const Object *o);
 
 /* INFINIC_TEST_TARGET=cuda: kernels are lowered and printed for CUDA, compiled as C++ and run by

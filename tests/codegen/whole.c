@@ -51,6 +51,7 @@ Whole *whole_new(const WholeCase *c, WholeVariant v, Object *o) {
     w->number = ARENA_ARRAY(&w->arena, uint32_t, w->program->kernels.n);
     for (uint32_t i = 0; i < w->program->kernels.n; i++) {
         const KernelRow *row = &w->program->kernels.data[i];
+        if (row->prelude) object_add_prelude(o, row->prelude);
         w->number[i] = object_is_cuda()
                            ? object_add_cuda(o, row->name, row->text, row->grid, row->block)
                            : object_add(o, row->name, row->text);

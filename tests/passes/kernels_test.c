@@ -1,6 +1,7 @@
 /* kernels_test.c - random graphs through accumulate, optim, fuse, schedule and place: every graph
  * keeps its meaning to the last bit, every kernel is of a form that code generation takes, and the
  * checker accepts every placement. */
+#include "ir/view.h"
 #include "passes/verify_passes.h"
 #include "tests/ir/randgraph.h"
 #include "tests/passes/check.h"
@@ -99,10 +100,40 @@ static bool same_dims(const Graph *g, Val x, Val y) {
     return a->ndim == b->ndim && memcmp(a->dim, b->dim, sizeof a->dim) == 0;
 }
 
+/* Attention among movement: operands are views of inputs, each result is a view of one output. */
+static const char *broken_attention(const Graph *b, const char *form) {
+    const Node *anchor = NULL;
+    View view;
+    for (int i = 0; i < b->nnode; i++) {
+        const Node *n = b->node[i];
+        if (op_kind(n->op) != KIND_attention && op_kind(n->op) != KIND_movement && n->op != OP_cast)
+            return "attention with work beside it";
+        if (op_kind(n->op) != KIND_attention) continue;
+        if (anchor != NULL) return "two anchors";
+        anchor = n;
+    }
+    if (strcmp(form, op_name(anchor->op)) != 0) return "the form's name";
+    for (int i = 0; i < anchor->nin; i++) {
+        bool found = false;
+        for (int k = 0; k < b->nin && !found; k++)
+            found = view_read(b, anchor->in[i], b->in[k], &view);
+        if (!found) return "an operand that is no view";
+    }
+    for (int k = 0; k < b->nout; k++) {
+        int found = 0;
+        for (int i = 0; i < anchor->nout; i++)
+            found += view_written(b, node_out(anchor, i), b->out[k], &view);
+        if (found == 0) return "a result that is no view";
+    }
+    return NULL;
+}
+
 /* What the forms promise, seen from the body alone. */
 static const char *broken_rule(const Node *kernel) {
     const Graph *b = kernel->body;
     const char *form = node_attr(kernel, ATTR_form)->s;
+    for (int i = 0; i < b->nnode; i++)
+        if (op_kind(b->node[i]->op) == KIND_attention) return broken_attention(b, form);
     const Node *anchor = NULL, *reduce = NULL;
     for (int i = 0; i < b->nnode; i++) {
         const Node *n = b->node[i];

@@ -1,0 +1,161 @@
+/* fuse_attention.c - attention takes in the movement around it.
+ *
+ * Its kernels go where their operands' elements lie, so slices, transposes and reshapes of what is
+ * in memory are read in place; a result that is only transposed, reshaped or put beside others is
+ * written in place. Codegen finds the places again with the same functions (ir/view.h).
+ *
+ * Storage has one dtype: q, k, v, out and their gradients all lie in memory in f32, or all in bf16
+ * with casts next to the operation.
+ */
+#include "ir/module.h"
+#include "ir/view.h"
+#include "passes/fuse.h"
+
+static bool is_attention(const Node *n) { return op_kind(n->op) == KIND_attention; }
+
+/* lse, as result of attention or operand of its gradient, is f32 [B, H, T] and stays as it is. */
+static bool is_plain(const Graph *g, Val v) { return val_info(g, v)->ndim == 3; }
+
+static bool is_contiguous(const View *view) {
+    return view->dim[view->ndim - 1] == 1 || view->stride[view->ndim - 1] == 1;
+}
+
+static bool is_rounding(const Graph *g, const Node *n) {
+    return n->op == OP_cast && val_info(g, n->in[0])->dtype == DT_f32 &&
+           val_info(g, n->out)->dtype == DT_bf16;
+}
+
+/* ---- operands --------------------------------------------------------------------------- */
+
+static bool is_in_place(const Fuse *f, Val v) {
+    FuseChain c = fuse_chain(f, v);
+    View view;
+    if (c.root.id == 0 || is_plain(f->g, v)) return fuse_chain_is_view(&c);
+    return view_read(f->g, v, c.root, &view) && is_contiguous(&view);
+}
+
+/* The uppermost inline node of a chain that is no reshape becomes a kernel. */
+static void store_operand(Fuse *f, Val v) {
+    FuseChain c = fuse_chain(f, v);
+    for (int i = 0; i < c.n; i++)
+        if (c.inlined[i]->op != OP_reshape) {
+            f->class[fuse_node_index(f, c.inlined[i]->out)] = FUSE_member;
+            return;
+        }
+}
+
+static Dtype stored_dtype(const Fuse *f, Val v) {
+    Val root = fuse_chain(f, v).root;
+    return val_info(f->g, root.id != 0 ? root : v)->dtype;
+}
+
+/* Each value of rank 4 that n makes is rounded by its one reader. */
+static bool results_are_rounded(const Fuse *f, const Node *n) {
+    for (int r = 0; r < n->nout; r++) {
+        Val v = node_out(n, r);
+        int readers = 0, rounded = 0;
+        if (is_plain(f->g, v)) continue;
+        for (int i = 0; i < f->g->nnode; i++)
+            for (int k = 0; k < f->g->node[i]->nin; k++) {
+                if (f->g->node[i]->in[k].id != v.id) continue;
+                readers++;
+                rounded += is_rounding(f->g, f->g->node[i]);
+            }
+        for (int i = 0; i < f->g->nout; i++) readers += f->g->out[i].id == v.id;
+        if (readers > 1 || rounded < readers) return false;
+    }
+    return true;
+}
+
+void fuse_attention_operands(Fuse *f) {
+    for (int i = 0; i < f->g->nnode; i++) {
+        const Node *n = f->g->node[i];
+        if (!is_attention(n)) continue;
+        bool half = f->g->mod->target == TARGET_cuda && results_are_rounded(f, n);
+        for (int k = 0; k < n->nin && half; k++)
+            half = is_plain(f->g, n->in[k]) ||
+                   (is_in_place(f, n->in[k]) && stored_dtype(f, n->in[k]) == DT_bf16);
+        for (int k = 0; k < n->nin; k++)
+            if (!is_in_place(f, n->in[k]) ||
+                (!half && stored_dtype(f, n->in[k]) != val_info(f->g, n->in[k])->dtype))
+                store_operand(f, n->in[k]);
+    }
+}
+
+/* ---- results ---------------------------------------------------------------------------- */
+
+typedef struct Layout {
+    const Fuse *f;
+    const int *node;
+    int n;
+    const Node *anchor;
+} Layout;
+
+static bool is_inside(const Layout *l, int index) {
+    for (int i = 0; i < l->n; i++)
+        if (l->node[i] == index) return true;
+    return false;
+}
+
+/* How often nodes of the kernel read v. */
+static int count_inside(const Layout *l, Val v) {
+    int count = 0;
+    for (int i = 0; i < l->n; i++) {
+        const Node *n = l->f->g->node[l->node[i]];
+        for (int k = 0; n != l->anchor && k < n->nin; k++)
+            count += fuse_chain(l->f, n->in[k]).root.id == v.id;
+    }
+    return count;
+}
+
+static bool is_outside(const Layout *l, Val v) {
+    const IntVec *users = &l->f->users[v.id];
+    for (uint32_t i = 0; i < users->n; i++)
+        if (!is_inside(l, users->data[i])) return true;
+    return l->f->kept[v.id];
+}
+
+/* The node only says where elements of the kernel's own values go. */
+static bool only_moves(const Layout *l, const Node *n) {
+    const Graph *g = l->f->g;
+    bool half = stored_dtype(l->f, l->anchor->in[0]) == DT_bf16;
+    if (n->op != OP_transpose && n->op != OP_concat && !(half && is_rounding(g, n))) return false;
+    for (int k = 0; k < n->nin; k++) {
+        FuseChain c = fuse_chain(l->f, n->in[k]);
+        int root = c.root.id != 0 ? fuse_node_index(l->f, c.root) : -1;
+        if (root < 0 || !is_inside(l, root)) return false;
+        for (int i = 0; i < c.n; i++)
+            if (c.inlined[i]->op != OP_reshape && c.inlined[i]->op != OP_transpose) return false;
+    }
+    return true;
+}
+
+/* Result v of the anchor goes to exactly one place in memory: as it is, or moved. */
+static bool has_one_place(const Layout *l, Val v) {
+    const Graph *g = l->f->g;
+    for (int i = 0; i < l->n; i++) {
+        Val out = g->node[l->node[i]]->out;
+        View view;
+        if (g->node[l->node[i]] == l->anchor || !is_outside(l, out)) continue;
+        if (view_written(g, v, out, &view)) return is_contiguous(&view) && !is_plain(g, v);
+    }
+    return count_inside(l, v) == 0;
+}
+
+static bool check_value(const Layout *l, Val v) {
+    int inside = count_inside(l, v);
+    return inside == 0 || (inside == 1 && !is_outside(l, v));
+}
+
+bool fuse_attention_allows(const Fuse *f, const int *node, int n, int anchor) {
+    Layout l = {.f = f, .node = node, .n = n, .anchor = f->g->node[anchor]};
+    for (int i = 0; i < n; i++) {
+        const Node *at = f->g->node[node[i]];
+        if (at != l.anchor && (!only_moves(&l, at) || !check_value(&l, at->out))) return false;
+    }
+    for (int r = 0; r < l.anchor->nout; r++) {
+        Val v = node_out(l.anchor, r);
+        if (!check_value(&l, v) || !has_one_place(&l, v)) return false;
+    }
+    return true;
+}
