@@ -200,6 +200,7 @@ static EvalRule *const op_rule[OP_count] = {
     [OP_avg_pool2d_dx] = eval_avg_pool2d_dx,
     [OP_gather] = eval_gather,
     [OP_gather_dw] = eval_gather_dw,
+    [OP_put] = eval_put,
     [OP_softmax] = eval_softmax,
     [OP_log_softmax] = eval_log_softmax,
     [OP_layer_norm] = eval_layer_norm,

@@ -131,6 +131,20 @@ void eval_gather(const EvalNode *x) {
     }
 }
 
+void eval_put(const EvalNode *x) {
+    const TypeInfo *old = eval_info(x, &x->in[0]), *new = eval_info(x, &x->in[1]);
+    int64_t axis = node_int(x->n, ATTR_axis, 0), first = (int64_t)x->in[2].data[0];
+    int64_t n = eval_elems(x, &x->in[1]);
+    for (int64_t i = 0; i < eval_elems(x, &x->in[0]); i++) x->out[0].data[i] = x->in[0].data[i];
+    for (int64_t i = 0; i < n; i++) {
+        int64_t index[NDIM_MAX];
+        eval_unravel(new, i, index);
+        index[axis] += first;
+        if (index[axis] >= 0 && index[axis] < old->dim[axis])
+            x->out[0].data[eval_ravel(old, index)] = x->in[1].data[i];
+    }
+}
+
 void eval_gather_dw(const EvalNode *x) {
     const TypeInfo *table = eval_info(x, &x->out[0]);
     int64_t n = eval_elems(x, &x->in[0]), row_elems = 1;

@@ -25,7 +25,7 @@ typedef void EvalRule(const EvalNode *x);
 
 /* eval_move.c */
 EvalRule eval_const, eval_iota, eval_random_uniform, eval_reshape, eval_transpose, eval_slice,
-    eval_concat, eval_broadcast, eval_pad, eval_gather, eval_gather_dw;
+    eval_concat, eval_broadcast, eval_pad, eval_gather, eval_gather_dw, eval_put;
 /* eval_window.c */
 EvalRule eval_conv2d, eval_conv2d_dx, eval_conv2d_dw, eval_max_pool2d, eval_max_pool2d_dx,
     eval_avg_pool2d, eval_avg_pool2d_dx;

@@ -101,6 +101,10 @@ typedef enum Role {
     ROLE_send,         /* output: to the chunk after */
     ROLE_recv_grad,    /* input: gradient of what was sent */
     ROLE_send_grad,    /* output: gradient of what was received */
+    /* generation */
+    ROLE_cache,        /* keys or values, number `index`; output: with those of this call */
+    ROLE_position,     /* input i32 [1]: tokens in the caches before this call */
+    ROLE_last,         /* input i32 [1]: the token of this call whose logits are wanted */
     ROLE_count
 } Role;
 
@@ -125,6 +129,7 @@ typedef enum RegionId {
     REGION_slot,    /* activations that live from forward to backward, a slot each microbatch in
                      * flight */
     REGION_scratch, /* everything else */
+    REGION_cache,   /* keys and values of the tokens so far */
     REGION_count
 } RegionId;
 

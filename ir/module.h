@@ -1,8 +1,9 @@
 /* module.h - one compiled model: parameters, settings and graphs.
  *
- * Graphs: "train" (forward; autodiff adds the backward), "eval" (forward, eval's binding) and,
- * made by passes, "train.add" (the same with gradients added, for later microbatches) and
- * "update". All share one parameter table.
+ * Graphs: "train" (forward; autodiff adds the backward), "eval" (forward, eval's binding),
+ * "prefill.N" (the first N tokens of a text) and "decode" (one more) and, made by passes,
+ * "train.add" (the same with gradients added, for later microbatches) and "update". All share one
+ * parameter table.
  *
  * Parameter space: every parameter block has an offset in one flat f32 vector; blocks start at
  * multiples of PARAM_ALIGN elements. The vector is cut into at most two segments: blocks with
@@ -114,6 +115,17 @@ typedef struct EvalSettings {
     bool present;
 } EvalSettings;
 
+/* Defaults of the run-time settings of generate, and what is fixed. */
+typedef struct GenerateSettings {
+    bool present;
+    int64_t batch;         /* texts at a time */
+    int64_t context;       /* tokens that the caches hold */
+    const char *tokenizer; /* folder, "bytes", or NULL */
+    double temperature;    /* 0: greedy */
+    int64_t top_k;         /* 0: all */
+    int64_t length;        /* tokens to make; -1: not given */
+} GenerateSettings;
+
 typedef struct ParallelSettings {
     int64_t dp, tp, pp, vpp, bucket_bytes, zero;
     const char *pipeline;      /* "1f1b", "gpipe", ... */
@@ -157,6 +169,7 @@ struct Module {
     int nscope, cap_scope;
     TrainSettings train;
     EvalSettings eval;
+    GenerateSettings generate;
     ParallelSettings parallel;
     const char *checkpoint_prefix; /* may be NULL */
     const char *checkpoint_skip;   /* patterns, a blank between two; may be NULL */

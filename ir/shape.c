@@ -334,6 +334,18 @@ static const char *shape_gather(const ShapeQuery *q, Type *out) {
     return shape_make(q, out, table->dtype, n, dim);
 }
 
+static const char *shape_put(const ShapeQuery *q, Type *out) {
+    const TypeInfo *old = shape_in(q, 0), *new = shape_in(q, 1), *at = shape_in(q, 2);
+    int64_t axis = shape_attr(q, ATTR_axis)->i;
+    if (at->dtype != DT_i32 || at->ndim != 1 || at->dim[0] != 1)
+        return shape_one(q, "the place is i32[1]", 2);
+    bool fits = old->ndim == new->ndim && old->dtype == new->dtype && axis >= 0 && axis < old->ndim;
+    for (int i = 0; fits && i < old->ndim; i++) fits = i == axis || old->dim[i] == new->dim[i];
+    if (!fits) return shape_pair(q, "two tensors that differ along one axis are needed", 0, 1);
+    *out = q->in[0];
+    return NULL;
+}
+
 /* x [.., D] and vectors [D]; statistics are f32 [..]. */
 static const char *norm_types(const ShapeQuery *q, Type *out, int nstat) {
     const TypeInfo *x = shape_in(q, 0);

@@ -24,12 +24,16 @@ const RoleWord text_role[ROLE_count] = {
     [ROLE_send] = {"send", true},
     [ROLE_recv_grad] = {"recv_grad", true},
     [ROLE_send_grad] = {"send_grad", true},
+    [ROLE_cache] = {"cache", true},
+    [ROLE_position] = {"position", false},
+    [ROLE_last] = {"last", false},
 };
 
 const char *const text_region[REGION_count] = {
     [REGION_none] = "none",   [REGION_param] = "param", [REGION_grad] = "grad",
     [REGION_state] = "state", [REGION_copy] = "copy",   [REGION_scalar] = "scalar",
     [REGION_data] = "data",   [REGION_slot] = "slot",   [REGION_scratch] = "scratch",
+    [REGION_cache] = "cache",
 };
 
 const char text_phase[] = {[PHASE_F] = 'F', [PHASE_I] = 'I', [PHASE_W] = 'W', [PHASE_U] = 'U'};
@@ -88,6 +92,13 @@ const Setting text_setting[] = {
     FIELD("eval.data.split", string, eval.data.split),
     FIELD("eval.batch", int64, eval.batch),
     FIELD("eval.every", int64, eval.every),
+    FIELD("generate.present", bool, generate.present),
+    FIELD("generate.batch", int64, generate.batch),
+    FIELD("generate.context", int64, generate.context),
+    FIELD("generate.tokenizer", string, generate.tokenizer),
+    FIELD("generate.temperature", float, generate.temperature),
+    FIELD("generate.top_k", int64, generate.top_k),
+    FIELD("generate.length", int64, generate.length),
     FIELD("parallel.dp", int64, parallel.dp),
     FIELD("parallel.tp", int64, parallel.tp),
     FIELD("parallel.pp", int64, parallel.pp),

@@ -123,6 +123,8 @@ static const RoleRule role_rule[ROLE_count] = {
     [ROLE_grad_norm] = {false, true, true, true},    [ROLE_update_ok] = {false, true, true, true},
     [ROLE_recv] = {true, false, false, true},        [ROLE_send] = {false, true, false, true},
     [ROLE_recv_grad] = {true, false, false, true},   [ROLE_send_grad] = {false, true, false, true},
+    [ROLE_cache] = {true, true, false, true},        [ROLE_position] = {true, false, false, true},
+    [ROLE_last] = {true, false, false, true},
 };
 
 static const char *check_param_port(const Verifier *v, const Port *p, Type t) {
@@ -166,6 +168,9 @@ static const char *check_port(const Verifier *v, const Port *p, Type t, bool inp
     const TypeInfo *info = type_info(v->g->mod->types, t);
     if (rule->scalar && (info->dtype != DT_f32 || info->ndim != 0))
         return arena_printf(v->scratch, "role %s is f32[]", text_role[p->role].word);
+    bool index = p->role == ROLE_position || p->role == ROLE_last;
+    if (index && (info->dtype != DT_i32 || info->ndim != 1 || info->dim[0] != 1))
+        return arena_printf(v->scratch, "role %s is i32[1]", text_role[p->role].word);
     if (p->role == ROLE_scalar && (p->index < 0 || p->index >= SCALAR_COUNT))
         return "there is no such host scalar";
     if (p->role == ROLE_weight || p->role == ROLE_weight_copy || p->role == ROLE_grad)

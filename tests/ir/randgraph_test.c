@@ -61,7 +61,8 @@ static void test_graphs_verify_read_back_and_stay_finite(void **state) {
         const char *name = op_name((Op)op);
         bool backward = strstr(name, "_dx") != NULL || strstr(name, "_dw") != NULL ||
                         strstr(name, "_grad") != NULL;
-        if (!seen[op] && !backward && op != OP_kernel) fail_msg("%s never came up", name);
+        bool special = op == OP_kernel || op == OP_put; /* made by fuse, by generate's programs */
+        if (!seen[op] && !backward && !special) fail_msg("%s never came up", name);
     }
 }
 

@@ -181,6 +181,12 @@ dy = ramp(2, 2, 3, step=0.71)
 case("gather_dw", "%2 = gather_dw %0, %1 : f32[4,3] return %2", [index, dy],
      grad(lambda v: v[index], table, dy))
 
+old, new = T([[1, 2], [3, 4], [5, 6]]), T([[10, 20], [30, 40]])
+case("put", "%3 = put %0, %1, %2 {axis=0} return %3", [old, new, I([1])], torch.cat([old[:1], new]))
+old = T([[1, 2, 3], [4, 5, 6]])
+case("put_outside", "%3 = put %0, %1, %2 {axis=1} return %3", [old, new, I([2])],
+     torch.cat([old[:, :2], new[:, :1]], 1))
+
 one("softmax", m, m.softmax(-1))
 one("log_softmax", m, m.log_softmax(-1))
 big = T([[1000.0, 1001.0, -inf], [-1e4, -1e4, -1e4]])
