@@ -80,6 +80,8 @@ static bool set_form(Check *c) {
         if (class == FUSE_reduce && reduce < 0) reduce = c->node[i];
     }
     if (anchor >= 0 && reduce >= 0) return false;
+    /* In place, put makes no values but the new ones. */
+    if (anchor >= 0 && c->f->g->node[anchor]->op == OP_put && c->n > 1) return false;
     *c->form = (FuseForm){0};
     if (anchor >= 0) {
         const Node *n = c->f->g->node[anchor];

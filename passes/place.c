@@ -8,7 +8,8 @@
  *         the byte. place_check.c replays the plan and fails on any overlap of live bytes.
  *
  * Regions: param, grad, state and copy are flat vectors laid out by optim. scalar holds the host's
- * scalars, then loss and count, norm and flag, and the metrics. data holds the staged batch. With
+ * scalars, then loss and count, norm and flag, and the metrics. data holds the staged batch, cache
+ * the keys and values of generate. With
  * one microbatch in flight everything else is scratch, so that what the backward pass has read
  * makes room for what it writes; with more, values that the forward leaves to the backward are in
  * slots, one for each microbatch in flight. Train, eval and update run one after another and share
@@ -40,7 +41,8 @@ static int64_t aligned(int64_t bytes) {
 }
 
 static bool is_batch(const Port *port) {
-    return port->role == ROLE_data || port->role == ROLE_valid;
+    return port->role == ROLE_data || port->role == ROLE_valid || port->role == ROLE_position ||
+           port->role == ROLE_last;
 }
 
 /* Bytes of the batch inputs before `port`; of all of them for NULL. */
@@ -48,6 +50,15 @@ static int64_t batch_bytes(const Graph *g, const Port *port) {
     int64_t bytes = 0;
     for (int i = 0; i < g->nin && &g->in_port[i] != port; i++)
         if (is_batch(&g->in_port[i]))
+            bytes += aligned(type_bytes(g->mod->types, val_type(g, g->in[i])));
+    return bytes;
+}
+
+/* Bytes of the caches before number `index`: all programs have the same ones. */
+static int64_t cache_bytes(const Graph *g, int64_t index) {
+    int64_t bytes = 0;
+    for (int i = 0; i < g->nin; i++)
+        if (g->in_port[i].role == ROLE_cache && g->in_port[i].index < index)
             bytes += aligned(type_bytes(g->mod->types, val_type(g, g->in[i])));
     return bytes;
 }
@@ -78,7 +89,9 @@ bool place_fixed_address(const Module *m, const Graph *g, const Port *port, Addr
     case ROLE_send_grad:
     case ROLE_count: return false;
     case ROLE_data:
-    case ROLE_valid: region = REGION_data, at = batch_bytes(g, port); break;
+    case ROLE_valid:
+    case ROLE_position:
+    case ROLE_last: region = REGION_data, at = batch_bytes(g, port); break;
     case ROLE_weight:
         region = REGION_param, at = m->param[port->index].offset_elems * FLOAT_BYTES;
         break;
@@ -97,6 +110,7 @@ bool place_fixed_address(const Module *m, const Graph *g, const Port *port, Addr
     case ROLE_metric_sum: at = metric_offset(port->index); break;
     case ROLE_metric_count: at = metric_offset(port->index) + PLACE_ALIGN; break;
     case ROLE_scalar: at = port->index * FLOAT_BYTES; break;
+    case ROLE_cache: region = REGION_cache, at = cache_bytes(g, port->index); break;
     case ROLE_grad_norm: at = SCALAR_GRAD_NORM; break;
     case ROLE_update_ok: at = SCALAR_UPDATE_OK; break;
     }
@@ -145,6 +159,9 @@ static void hold_buffers(const Graph *g, const Placed *placed, Holders *h, Arena
     Holder batch = {.bytes = batch_bytes(g, NULL),
                     .what = arena_printf(arena, "staged batch of %s", g->name)};
     if (batch.bytes > 0) vec_push(arena, &h->list, batch);
+    Holder caches = {.bytes = cache_bytes(g, INT64_MAX),
+                     .what = "keys and values of the context of generate"};
+    if (caches.bytes > 0 && strcmp(g->name, "decode") == 0) vec_push(arena, &h->list, caches);
     for (uint32_t i = 0; i < placed->buffers.list.n; i++) {
         const PlaceBuffer *b = &placed->buffers.list.data[i];
         if (b->region != REGION_slot && b->region != REGION_scratch) continue;
@@ -195,9 +212,12 @@ static void size_flat_regions(Module *m, int in_flight) {
     m->region_bytes[REGION_state] = m->nstate * m->flat_elems * FLOAT_BYTES;
     m->region_bytes[REGION_copy] = module_graph(m, "copy") ? m->flat_elems * HALF_BYTES : 0;
     m->region_bytes[REGION_scalar] = scalar_bytes(m);
-    for (int i = 0; i < m->ngraph; i++)
+    for (int i = 0; i < m->ngraph; i++) {
         m->region_bytes[REGION_data] =
             larger(m->region_bytes[REGION_data], in_flight * batch_bytes(m->graph[i], NULL));
+        m->region_bytes[REGION_cache] =
+            larger(m->region_bytes[REGION_cache], cache_bytes(m->graph[i], INT64_MAX));
+    }
 }
 
 /* On CUDA the gradients of weights and of activations run side by side unless one is written over

@@ -174,7 +174,7 @@ static bool dims_equal(const Graph *b, Val x, Val y) {
  * ops and results of reductions by place, the domain of trailing reductions row by row. */
 static bool node_in_step(const Graph *b, const Node *n, Val x, Val y) {
     bool reads = false, reduces = op_kind(n->op) == KIND_reduce && n->op != OP_argmax;
-    for (int q = 0; q < n->nin; q++) reads |= n->in[q].id == x.id;
+    for (int q = 0; q < n->nin; q++) reads |= n->in[q].id == x.id && !(n->op == OP_put && q == 0);
     if (!reduces) return !reads || op_kind(n->op) == KIND_elementwise || n->op == OP_copy;
     if (dims_equal(b, n->out, y)) return !reads;
     const Attr *axes = node_attr(n, ATTR_axes);

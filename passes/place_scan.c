@@ -52,15 +52,18 @@ static bool reduces_rows(const Graph *body, const Node *reduction) {
     return axes->n < ndim;
 }
 
+/* Operand k of a node may lie where its result is written: it is read there only. */
+static bool keeps_place(const Node *n, int k) {
+    return op_kind(n->op) == KIND_elementwise || n->op == OP_copy || (n->op == OP_put && k == 0);
+}
+
 /* Every reader of body value x is elementwise, or a reduction where that is allowed. */
 static bool read_in_step(const Graph *body, Val x, bool reductions, bool input) {
     for (int i = 0; i < body->nnode; i++) {
         const Node *n = body->node[i];
-        OpKind kind = op_kind(n->op);
-        bool fine =
-            kind == KIND_elementwise || n->op == OP_copy || (reductions && kind == KIND_reduce);
+        bool reduces = reductions && op_kind(n->op) == KIND_reduce;
         for (int k = 0; k < n->nin; k++)
-            if (n->in[k].id == x.id && !fine) return false;
+            if (n->in[k].id == x.id && !reduces && !keeps_place(n, k)) return false;
         /* Who reads x in another dtype reads x. */
         bool widened = n->op == OP_cast && n->in[0].id == x.id;
         if (widened && !read_in_step(body, n->out, reductions, false)) return false;
