@@ -22,6 +22,7 @@ static const struct {
     {"avg_pool2d_dx", lower_avg_pool2d_dx, lower_avg_pool2d_dx},
     {"gather", lower_gather, lower_gather},
     {"gather_dw", lower_gather_dw, lower_cuda_gather_dw},
+    {"put", lower_put, lower_put},
 };
 
 LoopKernel *lower_kernel(LowerContext *ctx, const Graph *g, const Node *kernel) {

@@ -15,13 +15,14 @@ typedef struct LowerContext {
     Arena *arena;
     Target target;
     uint64_t loose;   /* bit i: argument i may lie at an address that 16 does not divide */
+    bool in_place;    /* the first result lies where the first operand does */
     int repeat_depth; /* repeats around the kernel and their counts, outermost first */
     int64_t repeat_count[REPEAT_DEPTH_MAX];
 } LowerContext;
 
 typedef LoopKernel *LowerFn(LowerContext *ctx, const Graph *g, const Node *kernel);
 
-LowerFn lower_map, lower_reduce, lower_argmax, lower_gather, lower_gather_dw;
+LowerFn lower_map, lower_reduce, lower_argmax, lower_gather, lower_gather_dw, lower_put;
 LowerFn lower_max_pool2d, lower_max_pool2d_dx, lower_avg_pool2d, lower_avg_pool2d_dx;
 LowerFn lower_attention;
 LowerFn lower_matmul, lower_conv2d, lower_conv2d_dx, lower_conv2d_dw;

@@ -6,6 +6,8 @@
  */
 #include "codegen/program.h"
 
+#include "ir/text_words.h"
+
 #include <string.h>
 
 _Static_assert((int)SCALAR_COUNT == (int)HOST_SCALAR_COUNT, "host scalars");
@@ -162,18 +164,25 @@ static uint8_t plan_dtype(Dtype dtype) {
 /* What the loader puts into a batch tensor: by data set, dtype and place in the signature. */
 static PlanInputKind input_kind(const Program *p, const Port *port, const TypeInfo *t) {
     if (port->role == ROLE_valid) return PLAN_INPUT_valid;
+    if (port->role == ROLE_position) return PLAN_INPUT_position;
+    if (port->role == ROLE_last) return PLAN_INPUT_last;
     if (p->mod->train.data.kind == DATA_tokens)
         return port->index == 0 ? PLAN_INPUT_tokens : PLAN_INPUT_targets;
     return t->dtype == DT_f32 ? PLAN_INPUT_image : PLAN_INPUT_label;
+}
+
+static bool is_input(const Port *port) {
+    return port->role == ROLE_data || port->role == ROLE_valid || port->role == ROLE_position ||
+           port->role == ROLE_last;
 }
 
 static void plan_inputs(Program *p, const Graph *g, PlanProgram *prog) {
     VEC(PlanInput) rows = {0};
     for (int i = 0; i < g->nin; i++) {
         const Port *port = &g->in_port[i];
-        if (port->role != ROLE_data && port->role != ROLE_valid) continue;
+        if (!is_input(port)) continue;
         const TypeInfo *t = val_info(g, g->in[i]);
-        PlanInput row = {.name = port->name ? port->name : "valid",
+        PlanInput row = {.name = port->name ? port->name : text_role[port->role].word,
                          .kind = (uint8_t)input_kind(p, port, t),
                          .dtype = plan_dtype(t->dtype),
                          .ndim = t->ndim,
@@ -214,7 +223,7 @@ static void plan_metrics(Program *p, const Graph *g, PlanProgram *prog) {
         vec_push(p->arena, &rows, row);
     }
     prog->metric = rows.data;
-    prog->nmetric = rows.n;
+    prog->nmetric = loss.sum >= 0 ? rows.n : 0;
 }
 
 static void plan_outputs(Program *p, const Graph *g, PlanProgram *prog) {
@@ -241,6 +250,15 @@ static void plan_program(Program *p, PlanProgram prog, const char *graph) {
     vec_push(p->arena, &p->programs, prog);
 }
 
+/* A program of one graph that only runs forward. */
+static void plan_forward(Program *p, const char *name, int64_t batch) {
+    PlanProgram prog = {.name = name,
+                        .batch = batch,
+                        .microbatches = 1,
+                        .rank = plan_eval_rank(p, plan_chunk(p, name, name, NULL))};
+    plan_program(p, prog, name);
+}
+
 static void plan_programs(Program *p) {
     bool add = module_graph(p->mod, "train.add") != NULL;
     TrainChunks c = {0};
@@ -255,12 +273,12 @@ static void plan_programs(Program *p) {
                          .microbatches = p->mod->train.microbatches,
                          .rank = plan_train_ranks(p, &c)};
     plan_program(p, train, "train");
-    if (!module_graph(p->mod, "eval")) return;
-    PlanProgram eval = {.name = "eval",
-                        .batch = p->mod->eval.batch,
-                        .microbatches = 1,
-                        .rank = plan_eval_rank(p, plan_chunk(p, "eval", "eval", NULL))};
-    plan_program(p, eval, "eval");
+    if (module_graph(p->mod, "eval")) plan_forward(p, "eval", p->mod->eval.batch);
+    for (int i = 0; i < p->mod->ngraph; i++) {
+        const char *name = p->mod->graph[i]->name;
+        if (strncmp(name, "prefill.", 8) == 0 || strcmp(name, "decode") == 0)
+            plan_forward(p, name, p->mod->generate.batch);
+    }
 }
 
 static const char *place_text(Program *p, Span span) {
@@ -329,6 +347,17 @@ static void plan_train(Program *p) {
                                 .dtype = t->tf32 ? "tf32" : dtype_name(t->dtype)};
 }
 
+static void plan_generate(Program *p) {
+    const GenerateSettings *g = &p->mod->generate;
+    p->plan.generate = (PlanGenerate){.present = g->present,
+                                      .batch = g->batch,
+                                      .context = g->context,
+                                      .tokenizer = g->tokenizer,
+                                      .temperature = g->temperature,
+                                      .top_k = g->top_k,
+                                      .length = g->length};
+}
+
 enum { BUFFERS_SHOWN = 10 };
 
 /* Keeps the largest values, ties in program order. */
@@ -349,10 +378,9 @@ static void plan_note_buffer(Program *p, const Graph *g, const Node *n, Val v) {
 }
 
 static void plan_buffers(Program *p) {
-    static const char *const graphs[] = {"train", "eval"};
-    for (size_t k = 0; k < sizeof graphs / sizeof *graphs; k++) {
-        const Graph *g = module_graph(p->mod, graphs[k]);
-        for (int i = 0; g && i < g->nnode; i++)
+    for (uint32_t k = 0; k < p->programs.n; k++) {
+        const Graph *g = module_graph(p->mod, p->programs.data[k].name);
+        for (int i = 0; i < g->nnode; i++)
             if (g->node[i]->op != OP_reshape)
                 for (int r = 0; r < g->node[i]->nout; r++)
                     plan_note_buffer(p, g, g->node[i], node_out(g->node[i], r));
@@ -421,6 +449,7 @@ void plan_build(Program *p) {
     plan_messages(p);
     plan_programs(p);
     plan_train(p);
+    plan_generate(p);
     plan_buffers(p);
     plan_kernels(p);
     const Graph *update = module_graph(m, "update");

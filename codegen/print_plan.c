@@ -200,9 +200,17 @@ static void print_messages(const Program *p, FILE *out) {
     fputs("};\n\n", out);
 }
 
-static void print_inputs(const PlanProgram *g, FILE *out) {
+/* The program's name in identifiers: prefill.64 is prefill_64. */
+static const char *program_word(const Program *p, const PlanProgram *g) {
+    char *word = arena_strdup(p->arena, g->name);
+    for (char *c = word; *c; c++)
+        if (*c == '.') *c = '_';
+    return word;
+}
+
+static void print_inputs(const PlanProgram *g, const char *word, FILE *out) {
     if (g->ninput == 0) return;
-    fprintf(out, "static const PlanInput %s_inputs[] = {\n", g->name);
+    fprintf(out, "static const PlanInput %s_inputs[] = {\n", word);
     for (uint32_t i = 0; i < g->ninput; i++) {
         const PlanInput *r = &g->input[i];
         fputs("    {.name = ", out);
@@ -220,16 +228,20 @@ static void print_inputs(const PlanProgram *g, FILE *out) {
     fputs("};\n\n", out);
 }
 
-static void print_results(const PlanProgram *g, FILE *out) {
-    fprintf(out, "static const PlanMetric %s_metrics[] = {\n", g->name);
+static void print_metrics(const PlanProgram *g, const char *word, FILE *out) {
+    if (g->nmetric == 0) return;
+    fprintf(out, "static const PlanMetric %s_metrics[] = {\n", word);
     for (uint32_t i = 0; i < g->nmetric; i++) {
         fputs("    {", out);
         print_string(out, g->metric[i].name);
         fprintf(out, ", %" PRId64 ", %" PRId64 "},\n", g->metric[i].sum, g->metric[i].count);
     }
     fputs("};\n\n", out);
+}
+
+static void print_outputs(const PlanProgram *g, const char *word, FILE *out) {
     if (g->noutput == 0) return;
-    fprintf(out, "static const PlanOutput %s_outputs[] = {\n", g->name);
+    fprintf(out, "static const PlanOutput %s_outputs[] = {\n", word);
     for (uint32_t i = 0; i < g->noutput; i++) {
         const PlanOutput *r = &g->output[i];
         fputs("    {.name = ", out);
@@ -246,9 +258,11 @@ static void print_results(const PlanProgram *g, FILE *out) {
 static void print_programs(const Program *p, FILE *out) {
     for (uint32_t i = 0; i < p->programs.n; i++) {
         const PlanProgram *g = &p->programs.data[i];
-        print_inputs(g, out);
-        print_results(g, out);
-        fprintf(out, "static const PlanRank %s_ranks[] = {", g->name);
+        const char *word = program_word(p, g);
+        print_inputs(g, word, out);
+        print_metrics(g, word, out);
+        print_outputs(g, word, out);
+        fprintf(out, "static const PlanRank %s_ranks[] = {", word);
         int ranks = strcmp(g->name, "train") == 0 ? p->table->ranks : 1;
         for (int r = 0; r < ranks; r++)
             fprintf(out, "%s{%u, %u}", r ? ", " : "", g->rank[r].task, g->rank[r].ntask);
@@ -257,13 +271,17 @@ static void print_programs(const Program *p, FILE *out) {
     fputs("static const PlanProgram programs[] = {\n", out);
     for (uint32_t i = 0; i < p->programs.n; i++) {
         const PlanProgram *g = &p->programs.data[i];
+        const char *word = program_word(p, g);
         fprintf(out, "    {.name = \"%s\", .batch = %" PRId64 ", .microbatches = %" PRId64 ",\n",
                 g->name, g->batch, g->microbatches);
-        if (g->ninput) fprintf(out, "     .input = %s_inputs, .ninput = %u,\n", g->name, g->ninput);
+        if (g->ninput) fprintf(out, "     .input = %s_inputs, .ninput = %u,\n", word, g->ninput);
         if (g->noutput)
-            fprintf(out, "     .output = %s_outputs, .noutput = %u,\n", g->name, g->noutput);
-        fprintf(out, "     .metric = %s_metrics, .nmetric = %u, .rank = %s_ranks},\n", g->name,
-                g->nmetric, g->name);
+            fprintf(out, "     .output = %s_outputs, .noutput = %u,\n", word, g->noutput);
+        if (g->nmetric)
+            fprintf(out, "     .metric = %s_metrics, .nmetric = %u, .rank = %s_ranks},\n", word,
+                    g->nmetric, word);
+        else
+            fprintf(out, "     .rank = %s_ranks},\n", word);
     }
     fputs("};\n\n", out);
 }
@@ -318,6 +336,17 @@ static void print_train(const PlanTrain *t, FILE *out) {
     fputs("},\n", out);
 }
 
+static void print_generate(const PlanGenerate *g, FILE *out) {
+    if (!g->present) return;
+    fprintf(out, "    .generate = {.present = 1, .batch = %" PRId64 ", .context = %" PRId64,
+            g->batch, g->context);
+    fputs(", .tokenizer = ", out);
+    print_string(out, g->tokenizer);
+    fputs(",\n        .temperature = ", out);
+    print_double(out, g->temperature);
+    fprintf(out, ", .top_k = %" PRId64 ", .length = %" PRId64 "},\n", g->top_k, g->length);
+}
+
 static void print_table_field(FILE *out, const char *field, const char *array, const char *count,
                               uint32_t n) {
     if (n == 0) return;
@@ -367,6 +396,7 @@ static void print_plan(const Program *p, uint64_t hash, FILE *out) {
     print_table_field(out, "matmul", "matmuls", "nmatmul", plan->nmatmul);
     print_table_field(out, "image", "images", "nimage", plan->nimage);
     print_train(&plan->train, out);
+    print_generate(&plan->generate, out);
     fputs("};\n", out);
 }
 

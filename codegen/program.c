@@ -39,11 +39,25 @@ static uint64_t loose_arguments(const Program *p, const Graph *g, const Node *n)
     return loose;
 }
 
+/* The first result is written over the first operand. */
+static bool is_in_place(const Graph *g, const Node *n) {
+    return n->nin > 0 && memcmp(&g->val[n->in[0].id].addr, &g->val[n->out.id].addr,
+                                sizeof(Addr)) == 0;
+}
+
+/* Kernels that write less in place, because the rest is there already: see lower_put.c. */
+static bool writes_in_place(const Graph *g, const Node *n) {
+    const Node *put = n->body->node[0];
+    return strcmp(node_attr(n, ATTR_form)->s, "put") == 0 && is_in_place(g, n) &&
+           node_int(put, ATTR_axis, 0) + 1 < val_info(n->body, put->out)->ndim;
+}
+
 static const char *kernel_key(Program *p, const Graph *g, const Node *n) {
     const char *key = arena_printf(p->arena, "%s %s", node_attr(n, ATTR_form)->s,
                                    text_graph_string(n->body, p->arena));
     uint64_t loose = p->mod->target == TARGET_cuda ? loose_arguments(p, g, n) : 0;
     if (loose) key = arena_printf(p->arena, "%s loose %llx", key, (unsigned long long)loose);
+    if (writes_in_place(g, n)) key = arena_printf(p->arena, "%s in place", key);
     if (!draws_random(n->body)) return key;
     for (int i = 0; i < p->repeat_depth; i++)
         key = arena_printf(p->arena, "%s x %lld", key, (long long)p->repeat_count[i]);
@@ -143,6 +157,7 @@ static uint32_t kernel_add(Program *p, const Graph *g, const Node *n, const char
     LowerContext ctx = {.arena = p->arena,
                         .target = p->mod->target,
                         .loose = loose_arguments(p, g, n),
+                        .in_place = writes_in_place(g, n),
                         .repeat_depth = p->repeat_depth};
     memcpy(ctx.repeat_count, p->repeat_count, sizeof ctx.repeat_count);
     LowerCost cost = lower_cost(g, n);

@@ -24,6 +24,7 @@ typedef enum PlanRegion {
     PLAN_REGION_data,    /* the staged batch */
     PLAN_REGION_slot,    /* activations kept from forward to backward */
     PLAN_REGION_scratch,
+    PLAN_REGION_cache,   /* generate: keys and values of the tokens so far */
     PLAN_REGION_count
 } PlanRegion;
 
@@ -239,6 +240,8 @@ typedef enum PlanInputKind {
     PLAN_INPUT_tokens,
     PLAN_INPUT_targets,
     PLAN_INPUT_valid,
+    PLAN_INPUT_position, /* i32 [1]: tokens in the caches before this call */
+    PLAN_INPUT_last,     /* i32 [1]: the token of this call whose logits are wanted */
 } PlanInputKind;
 
 /* A staged batch tensor; dim[0] is the batch. */
@@ -267,11 +270,13 @@ typedef struct PlanOutput {
     PlanArg at;
 } PlanOutput;
 
-/* One binding of the free dimensions: train, eval. */
+/* One binding of the free dimensions: "train", "eval"; "prefill.N", the first N tokens of a text
+ * (tokens, position 0, last), and "decode", one more (tokens, position), whose one output is the
+ * logits f32 [batch, vocabulary] after the last token. */
 typedef struct PlanProgram {
     const char *name;
     int64_t batch;        /* samples a microbatch */
-    int64_t microbatches; /* per step and replica; eval: 1 */
+    int64_t microbatches; /* train: per step and replica; else 1 */
     const PlanInput *input;
     uint32_t ninput;
     const PlanMetric *metric;
@@ -311,6 +316,15 @@ typedef struct PlanTrain {
     double floor, decay_share;
     const char *dtype;     /* "f32", "bf16" */
 } PlanTrain;
+
+/* Defaults of the run-time settings of generate, and what is fixed. */
+typedef struct PlanGenerate {
+    uint8_t present;
+    int64_t batch, context; /* texts at a time; tokens that the caches hold */
+    const char *tokenizer;  /* folder, "bytes"; NULL: none */
+    double temperature;     /* 0: greedy */
+    int64_t top_k, length;  /* 0: all; -1: not given */
+} PlanGenerate;
 
 typedef struct PlanSetting {
     const char *key, *value; /* "train.B", "64": fixed at build time */
@@ -352,9 +366,10 @@ typedef struct Plan {
     const PlanTask *task;
     const PlanMessage *message; /* in the order in which every rank posts its halves */
     uint32_t nmessage;
-    const PlanProgram *program; /* [0] train, [1] eval */
+    const PlanProgram *program; /* [0] train, then eval where there is one, then generate's */
     uint32_t nprogram;
     PlanTrain train;
+    PlanGenerate generate;
     const PlanSetting *setting;
     uint32_t nsetting;
     const PlanBuffer *buffer;

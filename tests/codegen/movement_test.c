@@ -218,9 +218,31 @@ static void large_tables(void **state) {
     kernels_free(s);
 }
 
+/* Places before and beyond the tensor are dropped. */
+static void puts_places(void **state) {
+    (void)state;
+    KernelSet *s = kernels_new();
+    static const int64_t shape[][4] = {/* outer, S, T, inner */
+                                       {2, 7, 1, 16}, {3, 5, 3, 5}, {1, 4, 4, 1}, {6, 64, 2, 33}};
+    for (size_t i = 0; i < sizeof shape / sizeof shape[0]; i++) {
+        int o = (int)shape[i][0], n = (int)shape[i][1], t = (int)shape[i][2], d = (int)shape[i][3];
+        kernels_addf(s, (KernelCase){.form = "put", .limit = n + 2},
+                     "(%%0: f32[%d,%d,%d], %%1: f32[%d,%d,%d], %%2: i32[1]) { %%3 = put %%0, %%1, "
+                     "%%2 {axis=1} : f32[%d,%d,%d] return %%3 }",
+                     o, n, d, o, t, d, o, n, d);
+        kernels_addf(s, (KernelCase){.form = "put", .limit = d + 2},
+                     "(%%0: f32[%d,%d], %%1: f32[%d,1], %%2: i32[1]) { %%3 = put %%0, %%1, %%2 "
+                     "{axis=1} : f32[%d,%d] return %%3 }",
+                     o, d, o, o, d);
+    }
+    assert_int_equal(kernels_run(s), 0);
+    kernels_free(s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pairs),   cmocka_unit_test(others),      cmocka_unit_test(pooling),
-        cmocka_unit_test(gathers), cmocka_unit_test(random_rows), cmocka_unit_test(large_tables)};
+        cmocka_unit_test(gathers), cmocka_unit_test(random_rows), cmocka_unit_test(large_tables),
+        cmocka_unit_test(puts_places)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
