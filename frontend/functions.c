@@ -42,7 +42,7 @@ static const FunctionSpec table[] = {
      false},
     {"pad", "x: tensor, axis: int, low: size, high: size, value: float = 0", fn_pad, OP_pad, false},
     {"arange", "n: count", fn_arange, OP_iota, false},
-    {"positions", "n: count", fn_arange, OP_iota, false},
+    {"positions", "n: count", fn_arange, OP_add, false},
     {"one_hot", "x: tensor, n: count", fn_one_hot, OP_eq, false},
     {"gather", "x: tensor, index: tensor", fn_gather, OP_gather, false},
     {"matmul", "x: tensor, y: tensor", fn_matmul, OP_matmul, false},

@@ -129,6 +129,11 @@ Value fn_attention(Lower *l, const Call *c) {
     const Value *q = &c->arg[0], *k = &c->arg[1], *v = &c->arg[2];
     double scale =
         c->arg[4].kind == VALUE_float ? c->arg[4].number : 1.0 / sqrt((double)q->dims[3].value);
+    if (!caching_store(l, c->arg, c->arg[3].truth, c->span)) return (Value){0};
+    if (l->caching.on && l->caching.decode) {
+        Dim dims[4] = {q->dims[0], q->dims[1], q->dims[2], v->dims[3]};
+        return tensor_new(l, q->dtype, 4, dims, caching_attend(l, c->arg, scale, c->span), c->span);
+    }
     Dim square[4] = {q->dims[0], q->dims[1], q->dims[2], k->dims[2]};
     if (!shape_fits(l, q->dtype, 4, square, c->span)) return (Value){0};
     Val in[3];
@@ -148,7 +153,8 @@ static void rope_tables(Lower *l, int64_t length, int64_t half, double theta, do
     Type index = type_intern(l->mod->types, DT_i32, 2, dims),
          table = type_intern(l->mod->types, DT_f32, 2, dims);
     Attr row = ATTR_INT(axis, 0), column = ATTR_INT(axis, 1);
-    Val t = build_cast(&l->b, graph_add(&l->b, OP_iota, 0, NULL, 1, &row, index)->out, DT_f32);
+    Val place = caching_positions(l, graph_add(&l->b, OP_iota, 0, NULL, 1, &row, index)->out);
+    Val t = build_cast(&l->b, place, DT_f32);
     Val i = build_cast(&l->b, graph_add(&l->b, OP_iota, 0, NULL, 1, &column, index)->out, DT_f32);
     Val power = build2(&l->b, OP_mul, i, build_const(&l->b, -log(theta) / (double)half, table));
     Val angle = build2(&l->b, OP_mul, t, build1(&l->b, OP_exp, power));

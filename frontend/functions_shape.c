@@ -217,13 +217,16 @@ Value fn_pad(Lower *l, const Call *c) {
                       graph_add(&l->b, OP_pad, 1, &x->val, 3, attrs, (Type){0})->out, c->span);
 }
 
-/* 0, 1, .. n-1 as i32 [n]; positions is the same in train, eval and prefill. */
+/* 0, 1, .. n-1 as i32 [n]; positions goes on after the tokens that the caches hold. */
 Value fn_arange(Lower *l, const Call *c) {
     Dim n = c->arg[0].dim;
+    bool in_text = c->fn->op == OP_add;
     if (!shape_fits(l, DT_i32, 1, &n, c->span)) return (Value){0};
+    if (!in_text && caching_forbids(l, n, "arange", c->span)) return (Value){0};
     Value v = tensor_new(l, DT_i32, 1, &n, (Val){0}, c->span);
     Attr attr = ATTR_INT(axis, 0);
     v.val = graph_add(&l->b, OP_iota, 0, NULL, 1, &attr, value_ir_type(l, &v))->out;
+    if (in_text) v.val = caching_positions(l, v.val);
     return v;
 }
 

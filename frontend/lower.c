@@ -57,8 +57,7 @@ static void collect_items(Lower *l) {
 
 /* --- one program --- */
 
-/* Every free dimension needs a value in the section that runs. */
-static bool check_binding(Lower *l) {
+bool lower_check_binding(Lower *l) {
     bool good = true;
     for (uint32_t i = 0; i < l->settings.dims.n; i++) {
         const DimDecl *d = &l->settings.dims.data[i];
@@ -75,8 +74,7 @@ static bool check_binding(Lower *l) {
     return good;
 }
 
-/* The model's parameters become inputs of the graph; false after an error. */
-static bool add_data_inputs(Lower *l, const Instance *root, Value *args, int *n) {
+bool lower_data_params(Lower *l, const Instance *root, bool port, Value *args, int *n) {
     const Ast *params = l->model->child[0];
     Frame frame = {.instance = (Instance *)(uintptr_t)root, .space = root->root};
     bool good = true;
@@ -95,8 +93,8 @@ static bool add_data_inputs(Lower *l, const Instance *root, Value *args, int *n)
             continue;
         }
         args[*n] = tensor_new(l, type.dtype, type.ndim, type.dims, (Val){0}, p->span);
-        Port port = {.role = ROLE_data, .index = *n, .name = p->text};
-        args[*n].val = graph_add_input(l->b.g, value_ir_type(l, &args[*n]), port);
+        Port data = {.role = ROLE_data, .index = *n, .name = p->text};
+        if (port) args[*n].val = graph_add_input(l->b.g, value_ir_type(l, &args[*n]), data);
         ++*n;
     }
     l->frame = NULL;
@@ -122,7 +120,7 @@ static void add_valid_input(Lower *l, const Value *first) {
                                (Port){.role = ROLE_valid});
 }
 
-static void add_weight_inputs(Lower *l) {
+void lower_weight_inputs(Lower *l) {
     l->weight = ARENA_ARRAY(l->arena, Val, l->mod->nparam + 1);
     for (int i = 0; i < l->mod->nparam; i++)
         l->weight[i] =
@@ -150,8 +148,7 @@ static const Ast *return_expr(const Ast *body, uint32_t i) {
     return NULL;
 }
 
-/* The name of a further result: the variable's, the metric's, or its place. */
-static const char *result_name(Lower *l, const Value *v, uint32_t i) {
+const char *lower_result_name(Lower *l, const Value *v, uint32_t i) {
     const Ast *e = return_expr(l->model->child[2], i);
     if (e != NULL && e->kind == AST_name) return e->text;
     if (v->mean.metric != NULL) return v->mean.metric;
@@ -175,7 +172,7 @@ static void add_outputs(Lower *l, const Value *results, int n) {
     int metrics = 0, outputs = 0;
     for (int i = 1; i < n; i++) {
         const Value *v = &results[i];
-        const char *name = result_name(l, v, (uint32_t)i);
+        const char *name = lower_result_name(l, v, (uint32_t)i);
         if (v->kind != VALUE_tensor) {
             diag_error(l->diag, E019, v->span, "the model returns tensors, got %s",
                        value_describe(l->arena, v));
@@ -195,10 +192,10 @@ static void lower_binding(Lower *l, Instance *root, SectionId section) {
     l->training = section == SECTION_train;
     l->call_count = 0;
     l->mod->nstream = 0; /* streams are numbered by site, alike in every program */
-    if (!check_binding(l)) return;
+    if (!lower_check_binding(l)) return;
     l->b =
         (Builder){.g = graph_new(l->mod, settings_section_name(section)), .span = l->model->span};
-    if (!add_data_inputs(l, root, args, &n)) return;
+    if (!lower_data_params(l, root, true, args, &n)) return;
     if (n == 0) {
         diag_error(l->diag, E029, l->model->span, "model '%s' has no data parameters",
                    l->model->text);
@@ -210,7 +207,7 @@ static void lower_binding(Lower *l, Instance *root, SectionId section) {
     else
         l->mod->eval.batch = batch;
     add_valid_input(l, &args[0]);
-    add_weight_inputs(l);
+    lower_weight_inputs(l);
     Value v = instance_call(l, root, args, n, l->model->span);
     if (section == SECTION_train) report_unused_members(l, root);
     if (v.kind == VALUE_none || l->diag->error_count > 0) return;
@@ -233,6 +230,8 @@ void lower_program(Lower *l, const char *const *overrides, int n) {
     int streams = l->mod->nstream;
     if (l->diag->error_count == 0 && l->settings.present[SECTION_eval])
         lower_binding(l, root, SECTION_eval);
+    if (l->diag->error_count == 0 && l->settings.present[SECTION_generate])
+        lower_generate(l, root);
     l->mod->nstream = streams;
     settings_to_module(l);
     if (l->diag->error_count == 0) lint_program(l);

@@ -93,6 +93,23 @@ typedef struct Frame {
     VEC(Value) results;
 } Frame;
 
+/* Programs of section generate: what attention, positions and repeats need to know of them.
+ * Every call of attention has two caches, of keys and of values. They are graph inputs, so a first
+ * walk only counts them; the walks that follow find them in the same order. */
+typedef struct Caching {
+    bool on;       /* such a program is being lowered */
+    bool counting; /* the first walk */
+    bool decode;   /* one token a call, after others */
+    const DimDecl *length; /* tokens of a call */
+    int64_t context;       /* tokens that a cache holds */
+    Val position;          /* i32 [1] of the graph at hand: tokens before this call */
+    VEC(Type) types;       /* of the caches, stacked over the repeats around */
+    Val *value;            /* by cache: in the graph at hand */
+    int next;              /* cache of the next call */
+    VEC(int) repeats;      /* by call of a repeated member: how many caches it fills */
+    int next_repeat, depth; /* depth: repeats around the body being built */
+} Caching;
+
 struct Lower {
     Arena *arena;
     Diag *diag;
@@ -103,8 +120,9 @@ struct Lower {
     const Ast *model;
     VEC(const Ast *) blocks;
     bool *block_used;
-    SectionId section; /* whose free dimensions are bound: train or eval */
+    SectionId section; /* whose free dimensions are bound: train, eval or generate */
     bool training;
+    Caching caching;
     Builder b;
     Val *weight;  /* by parameter: its value in the graph being built; id 0: not there */
     Val valid;    /* f32 [B] of the graph at the outermost level, id 0 when there is none */
@@ -115,8 +133,59 @@ struct Lower {
 
 /* --- lower.c: whole programs --- */
 
-/* Check everything and lower train and eval into l->mod. Diagnostics say what went wrong. */
+/* Check everything and lower train, eval and generate into l->mod. Diagnostics say what went
+ * wrong. */
 void lower_program(Lower *l, const char *const *overrides, int n);
+
+/* Every free dimension has a value in the section that runs; false after errors. */
+bool lower_check_binding(Lower *l);
+
+/* A value for each data parameter of the model; with `port` they become inputs of the graph. False
+ * after an error. */
+bool lower_data_params(Lower *l, const Instance *root, bool port, Value *args, int *n);
+
+/* All parameters become inputs of the graph. */
+void lower_weight_inputs(Lower *l);
+
+/* The name of result i of the model, a value v: the variable's, the metric's, or its place. */
+const char *lower_result_name(Lower *l, const Value *v, uint32_t i);
+
+/* --- lower_generate.c --- */
+
+/* The programs of section generate: one a length of prompts, and the one that continues. */
+void lower_generate(Lower *l, Instance *root);
+
+/* --- caching.c: keys and values of earlier tokens --- */
+
+/* What a repeat does with the caches that its body fills: [first, first + n). The outer graph's
+ * values are kept here while the body is built. */
+typedef struct CacheUse {
+    int call, first, n; /* n is 0 in the counting walk */
+    int positions;      /* 1: the body takes the position */
+    Val position, *value;
+} CacheUse;
+
+/* In this order: before the body; its constant input, its stacked inputs; its stacked results, when
+ * it is done; after the repeat node was made. All do nothing in other programs. */
+CacheUse caching_begin(Lower *l);
+void caching_enter(Lower *l, CacheUse *use, Graph *body);
+void caching_enter_slices(Lower *l, CacheUse *use, Graph *body);
+void caching_leave(Lower *l, CacheUse *use, Graph *body);
+void caching_end(Lower *l, const CacheUse *use, int64_t count, const Node *node);
+
+/* i + tokens before this call: indices along the length of a call as positions in the text. */
+Val caching_positions(Lower *l, Val index);
+
+/* Puts the keys and values of a call of attention (its three tensors) into its caches. False after
+ * an error. */
+bool caching_store(Lower *l, const Value qkv[3], bool causal, Span span);
+
+/* Attention over the caches just stored to. */
+Val caching_attend(Lower *l, const Value qkv[3], double scale, Span span);
+
+/* In a program of generate only attention may mix positions: true after an error about `what`,
+ * which goes along dimension d. */
+bool caching_forbids(Lower *l, Dim d, const char *what, Span span);
 
 /* --- lint.c --- */
 

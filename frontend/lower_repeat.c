@@ -82,7 +82,7 @@ static void report_repeat_type(Lower *l, const Member *m, const Value *in, const
 
 /* Build the body graph: inputs carried, constant, sliced; evaluate the member once in it. */
 static Value repeat_body(Lower *l, Member *m, const Value *args, int n, const ParamUse *use,
-                         Graph *body, Span span) {
+                         CacheUse *caches, Graph *body, Span span) {
     Builder outer = l->b;
     Val *outer_weight = l->weight, outer_valid = l->valid;
     Value inner[ARGS_MAX];
@@ -99,13 +99,16 @@ static Value repeat_body(Lower *l, Member *m, const Value *args, int n, const Pa
         l->weight[p] =
             graph_add_input(body, val_type(outer.g, outer_weight[p]), (Port){.role = ROLE_none});
     }
+    caching_enter(l, caches, body);
     for (uint32_t i = 0; i < use->own.n; i++) {
         int p = use->own.data[i];
         Type sliced = slice_type(l, val_type(outer.g, outer_weight[p]));
         l->weight[p] = graph_add_input(body, sliced, (Port){.role = ROLE_none});
     }
+    caching_enter_slices(l, caches, body);
     Value v = call_once(l, m, inner, n, span);
     if (v.kind == VALUE_tensor) graph_add_output(body, v.val, (Port){.role = ROLE_none});
+    caching_leave(l, caches, body);
     l->b = outer;
     l->weight = outer_weight;
     l->valid = outer_valid;
@@ -127,23 +130,27 @@ static Value call_repeated(Lower *l, Member *m, const Value *args, int n, Span s
     ParamUse use = {0};
     collect_member(l, m, m->key, &use);
     Graph *body = graph_new(l->mod, "");
-    Value out = repeat_body(l, m, args, n, &use, body, span);
+    CacheUse caches = caching_begin(l);
+    Value out = repeat_body(l, m, args, n, &use, &caches, body, span);
     if (out.kind == VALUE_none) return out;
     if (!same_type(&args[0], &out)) {
         report_repeat_type(l, m, &args[0], &out);
         return (Value){0};
     }
-    int nconst = n - 1 + (int)use.outer.n, nin = n + (int)use.outer.n + (int)use.own.n, k = 0;
-    Val *in = ARENA_ARRAY(l->arena, Val, nin + 1);
+    int k = 0, nconst = n - 1 + (int)use.outer.n + caches.positions;
+    Val *in = ARENA_ARRAY(l->arena, Val, nconst + 1 + (int)use.own.n + caches.n);
     for (int i = 0; i < n; i++) in[k++] = args[i].val;
     for (uint32_t i = 0; i < use.outer.n; i++) in[k++] = l->weight[use.outer.data[i]];
+    if (caches.positions > 0) in[k++] = l->caching.position;
     for (uint32_t i = 0; i < use.own.n; i++) in[k++] = l->weight[use.own.data[i]];
+    for (int i = 0; i < caches.n; i++) in[k++] = l->caching.value[caches.first + i];
     Attr attrs[] = {ATTR_INT(count, m->count), ATTR_INT(ncarry, 1), ATTR_INT(nconst, nconst),
                     ATTR_INT(reverse, 0)};
     Scope scope = l->b.scope;
     l->b.span = span;
     l->b.scope = m->scope;
-    Node *node = graph_add_region(&l->b, OP_repeat, nin, in, 4, attrs, body);
+    Node *node = graph_add_region(&l->b, OP_repeat, k, in, 4, attrs, body);
+    caching_end(l, &caches, m->count, node);
     l->b.scope = scope;
     return tensor_new(l, out.dtype, out.ndim, out.dims, node->out, span);
 }

@@ -356,6 +356,7 @@ static void read_dim_value(Reader *r, SectionId section, uint32_t index, DimValu
     Entry *e = entry_find(r, section, d->name);
     const Ast *expr = e != NULL ? override_expr(r, e, ARG_count) : NULL;
     if (e != NULL) out->span = e->span; /* given, if perhaps wrongly */
+    out->given = e != NULL;
     if (expr == NULL || !d->is_free) return;
     Value v = expr_eval(l, expr);
     bool many = section == SECTION_generate && v.kind == VALUE_tuple;
@@ -390,8 +391,10 @@ static void read_section(Reader *r, SectionId section) {
         read_dim_value(r, section, i, &l->settings.dim_value[section][i]);
     if (section == SECTION_train) return;
     for (uint32_t i = 0; i < n; i++) /* what is not given is train's */
-        if (l->settings.dim_value[section][i].value == 0)
+        if (l->settings.dim_value[section][i].value == 0) {
             l->settings.dim_value[section][i] = l->settings.dim_value[SECTION_train][i];
+            l->settings.dim_value[section][i].given = false;
+        }
 }
 
 void settings_read(Lower *l, const char *const *overrides, int n) {

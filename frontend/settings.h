@@ -53,6 +53,7 @@ typedef struct DimDecl {
 
 /* A free dimension's value in a section; 0: not given. generate may give several. */
 typedef struct DimValue {
+    bool given; /* in this section: not train's */
     int64_t value;
     Span span;
     Value all; /* as written */

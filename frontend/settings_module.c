@@ -108,15 +108,19 @@ static void record_build_settings(Lower *l) {
         if (c->value.kind != VALUE_none)
             module_add_build(m, c->name, value_text(l->arena, &c->value));
     }
-    SectionId sections[] = {SECTION_train, SECTION_eval};
-    for (size_t s = 0; s < 2; s++) {
+    SectionId sections[] = {SECTION_train, SECTION_eval, SECTION_generate};
+    for (size_t s = 0; s < 3; s++) {
         const DimValue *values = l->settings.dim_value[sections[s]];
         if (!l->settings.present[sections[s]]) continue;
         for (uint32_t i = 0; i < l->settings.dims.n; i++) {
             if (values[i].value == 0) continue;
             const char *name = arena_printf(l->arena, "%s.%s", settings_section_name(sections[s]),
                                             l->settings.dims.data[i].name);
-            module_add_build(m, name, arena_printf(l->arena, "%" PRId64, values[i].value));
+            const Value *all = &values[i].all;
+            module_add_build(m, name,
+                             all->kind == VALUE_tuple
+                                 ? value_text(l->arena, all)
+                                 : arena_printf(l->arena, "%" PRId64, values[i].value));
         }
     }
     for (int k = 0; k < KEY_COUNT; k++) {
@@ -125,6 +129,16 @@ static void record_build_settings(Lower *l) {
         if (name != NULL && v->kind != VALUE_none)
             module_add_build(m, name, value_text(l->arena, v));
     }
+}
+
+/* lower_generate.c sets the sizes. */
+static void generate_settings(Lower *l) {
+    GenerateSettings *g = &l->mod->generate;
+    g->present = true;
+    g->tokenizer = key_text(l, KEY_generate_tokenizer);
+    g->temperature = key(l, KEY_generate_temperature)->number;
+    g->top_k = key_int(l, KEY_generate_top_k, 0);
+    g->length = key_int(l, KEY_generate_length, -1);
 }
 
 void settings_to_module(Lower *l) {
@@ -152,6 +166,7 @@ void settings_to_module(Lower *l) {
     m->eval.data = data_source(
         key(l, l->settings.key_span[KEY_eval_data].file != 0 ? KEY_eval_data : KEY_train_data));
     m->eval.every = key_int(l, KEY_eval_every, 0);
+    if (l->settings.present[SECTION_generate]) generate_settings(l);
     m->checkpoint_prefix = key_text(l, KEY_checkpoint_prefix);
     m->checkpoint_skip = key_words(l, KEY_checkpoint_skip);
     settings_layout(l);
