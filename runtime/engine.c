@@ -27,6 +27,12 @@ InfCode inf_engine_bytes(InfError *e, const Plan *plan, uint64_t *bytes) {
     return INF_OK;
 }
 
+const PlanProgram *inf_program_find(const Plan *plan, const char *name) {
+    for (uint32_t i = 0; i < plan->nprogram; i++)
+        if (strcmp(plan->program[i].name, name) == 0) return &plan->program[i];
+    return NULL;
+}
+
 static void check_kernel(const Plan *plan, const PlanKernel *kernel, const PlanStep *step) {
     if (kernel->kind == PLAN_KERNEL_c) INF_ASSERT(kernel->fn);
     if (kernel->kind != PLAN_KERNEL_matmul) return;

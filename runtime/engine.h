@@ -42,6 +42,12 @@ typedef struct InfEngine {
     InfCeiling ceiling; /* measured with the kernels' times */
 } InfEngine;
 
+/* The program of this name; NULL when there is none. */
+const PlanProgram *inf_program_find(const Plan *plan, const char *name);
+
+/* The program of this name; NULL when there is none. */
+const PlanProgram *inf_program_find(const Plan *plan, const char *name);
+
 /* Checks the plan and opens its device, without memory.
  *   threads   of the host; 0: as many as OpenMP would take */
 InfCode inf_engine_start(InfError *e, const Plan *plan, int threads, uint64_t seed, InfEngine *out);

@@ -35,13 +35,13 @@ static void limit_spinning(char **argv) {
 /* Whether a command runs kernels. */
 static bool runs_kernels(const InfOptions *o) {
     return o->command == CMD_train || o->command == CMD_eval || o->command == CMD_bench ||
-           o->command == CMD_verify || inf_option_given(o, OPT_time);
+           o->command == CMD_verify || o->command == CMD_generate || inf_option_given(o, OPT_time);
 }
 
 static InfCode (*const runners[CMD_COUNT])(InfError *, const Plan *, const InfOptions *) = {
     [CMD_train] = inf_train,   [CMD_eval] = inf_eval,   [CMD_params] = run_params,
     [CMD_info] = inf_info,     [CMD_bench] = inf_bench, [CMD_schedule] = run_schedule,
-    [CMD_verify] = inf_verify,
+    [CMD_verify] = inf_verify, [CMD_generate] = inf_generate,
 };
 
 static InfCode run(InfError *e, const Plan *plan, int argc, char **argv) {

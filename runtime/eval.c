@@ -1,6 +1,4 @@
 /* eval.c - loss and metrics of given weights over the evaluation set. */
-#include <stdlib.h>
-
 #include "runtime/json.h"
 #include "runtime/session.h"
 #include "runtime/signals.h"
@@ -21,28 +19,13 @@ static void print_result(const InfSession *s, const InfEvaluation *r) {
     putchar('\n');
 }
 
-static InfCode load(InfError *e, InfSession *s) {
-    const char *given = inf_option_text(s->options, OPT_weights, NULL);
-    if (!given) {
-        fprintf(stderr, "%s: notice: no --weights, so these are the initial weights of seed %llu\n",
-                s->plan->model, (unsigned long long)s->seed);
-        return INF_OK;
-    }
-    char *path = inf_weights_path(given);
-    InfCode code = path ? inf_params_load(e, &s->params, &s->engine, path)
-                        : inf_fail(e, INF_IO, "out of memory");
-    free(path);
-    if (code == INF_OK) inf_engine_push_weights(&s->engine);
-    return code;
-}
-
 InfCode inf_eval(InfError *e, const Plan *plan, const InfOptions *o) {
     InfSession s;
     InfEvaluation result;
     inf_signals_install();
     TRY(inf_session_open_eval(e, plan, o, &s));
     bool stopped = false;
-    InfCode code = load(e, &s);
+    InfCode code = inf_session_weights(e, &s);
     if (code == INF_OK) code = inf_evaluate(e, &s.engine, &s.data, &result, &stopped);
     if (code == INF_OK && stopped)
         code = inf_fail(e, INF_STOPPED, "stopped by %s during the evaluation",

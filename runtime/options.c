@@ -86,15 +86,20 @@ static bool setting_is(const PlanSetting *s, const char *name, size_t length) {
 }
 
 /* When `name` is a setting that is part of the code, says how to build with another value. */
-static InfCode explain_fixed(InfError *e, const Plan *plan, const char *name, size_t length,
-                             const char *value) {
+static InfCode explain_fixed(InfError *e, const Plan *plan, InfCommand command, const char *name,
+                             size_t length, const char *value) {
+    const PlanSetting *found = NULL;
+    size_t own = strlen(commands[command].name);
     for (uint32_t i = 0; i < plan->nsetting; i++) {
         const PlanSetting *s = &plan->setting[i];
-        if (setting_is(s, name, length))
-            return inf_fail(e, INF_USAGE, "%.*s is fixed at build time: infinic %s -D %s=%s",
-                            (int)length, name, plan->file, s->key, value ? value : s->value);
+        if (!setting_is(s, name, length)) continue;
+        /* The section that is called like the command comes first. */
+        bool better = strncmp(s->key, commands[command].name, own) == 0 && s->key[own] == '.';
+        if (!found || better) found = s;
     }
-    return INF_OK;
+    if (!found) return INF_OK;
+    return inf_fail(e, INF_USAGE, "%.*s is fixed at build time: infinic %s -D %s=%s", (int)length,
+                    name, plan->file, found->key, value ? value : found->value);
 }
 
 static InfCode fail_unknown_command(InfError *e, const char *name) {
@@ -190,7 +195,7 @@ static InfCode parse_flag(InfError *e, const Plan *plan, Cursor *c, InfOptions *
         id++;
     if (id == OPT_COUNT) {
         const char *value = equals ? equals + 1 : next && next[0] != '-' ? next : NULL;
-        TRY(explain_fixed(e, plan, name, length, value));
+        TRY(explain_fixed(e, plan, out->command, name, length, value));
         return fail_unknown_flag(e, out->command, name, length);
     }
 
@@ -225,7 +230,7 @@ static InfCode parse_word(InfError *e, const Plan *plan, Cursor *c, InfOptions *
                         plan->file, setting);
     }
     const char *equals = strchr(word, '=');
-    TRY(explain_fixed(e, plan, word, equals ? (size_t)(equals - word) : strlen(word),
+    TRY(explain_fixed(e, plan, out->command, word, equals ? (size_t)(equals - word) : strlen(word),
                       equals ? equals + 1 : NULL));
     return inf_fail(e, INF_USAGE, "unexpected argument '%s'; %s --help lists the options", word,
                     commands[out->command].name);

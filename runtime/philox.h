@@ -14,6 +14,7 @@ typedef enum InfPurpose {
     INF_PURPOSE_SHUFFLE = 2, /* data order; id = epoch */
     INF_PURPOSE_DROPOUT = 3, /* masks; id = op */
     INF_PURPOSE_BENCH = 4,   /* synthetic inputs; id = input */
+    INF_PURPOSE_SAMPLE = 5,  /* tokens; id = place in the text */
 } InfPurpose;
 
 /* Which stream of numbers. */

@@ -42,7 +42,7 @@ static InfCode fail_absent(InfError *e, const Plan *plan, const PlanData *what, 
 /* The evaluation set of a training run: another split of the same folder follows --data. */
 static InfCode open_test(InfError *e, InfSession *s) {
     const PlanTrain *t = &s->plan->train;
-    if (!t->eval_present || s->plan->nprogram < 2) return INF_OK;
+    if (!t->eval_present || !inf_program_find(s->plan, "eval")) return INF_OK;
     const char *given = inf_option_text(s->options, OPT_data, NULL), *path = NULL;
     if (given && t->data.path && t->eval_data.path && strcmp(t->data.path, t->eval_data.path) == 0)
         path = given;
@@ -125,6 +125,21 @@ static InfCode open_weights(InfError *e, InfSession *s, const char *init) {
     return code;
 }
 
+InfCode inf_session_weights(InfError *e, InfSession *s) {
+    const char *given = inf_option_text(s->options, OPT_weights, NULL);
+    if (!given) {
+        fprintf(stderr, "%s: notice: no --weights, so these are the initial weights of seed %llu\n",
+                s->plan->model, (unsigned long long)s->seed);
+        return INF_OK;
+    }
+    char *path = inf_weights_path(given);
+    InfCode code = path ? inf_params_load(e, &s->params, &s->engine, path)
+                        : inf_fail(e, INF_IO, "out of memory");
+    free(path);
+    if (code == INF_OK) inf_engine_push_weights(&s->engine);
+    return code;
+}
+
 static InfCode check_count(InfError *e, const InfSession *s) {
     const PlanProgram *train = &s->plan->program[0];
     uint64_t need = inf_global_batch(s->plan), tokens = 0;
@@ -166,7 +181,7 @@ InfCode inf_session_open_train(InfError *e, const Plan *plan, const InfOptions *
 
 static InfCode open_eval(InfError *e, InfSession *s) {
     const Plan *plan = s->plan;
-    if (plan->nprogram < 2)
+    if (!inf_program_find(plan, "eval"))
         return inf_fail(e, INF_USAGE,
                         "%s has no evaluation program; add a section: eval { data = "
                         "mnist(\"DIR\", split = \"test\"); B = 1000 }",
@@ -180,6 +195,17 @@ static InfCode open_eval(InfError *e, InfSession *s) {
 InfCode inf_session_open_eval(InfError *e, const Plan *plan, const InfOptions *o, InfSession *out) {
     InfCode code = session_new(e, plan, o, out);
     return finish_open(out, code == INF_OK ? open_eval(e, out) : code);
+}
+
+static InfCode open_generate(InfError *e, InfSession *s) {
+    TRY(open_memory(e, s));
+    return open_weights(e, s, NULL);
+}
+
+InfCode inf_session_open_generate(InfError *e, const Plan *plan, const InfOptions *o,
+                                  InfSession *out) {
+    InfCode code = session_new(e, plan, o, out);
+    return finish_open(out, code == INF_OK ? open_generate(e, out) : code);
 }
 
 static InfCode open_synthetic(InfError *e, InfSession *s) {

@@ -31,6 +31,13 @@ InfCode inf_session_open_train(InfError *e, const Plan *plan, const InfOptions *
 /* Evaluation data and memory. */
 InfCode inf_session_open_eval(InfError *e, const Plan *plan, const InfOptions *o, InfSession *out);
 
+/* Memory, and weights of the seed; no data. */
+InfCode inf_session_open_generate(InfError *e, const Plan *plan, const InfOptions *o,
+                                  InfSession *out);
+
+/* The weights that --weights names, in place of the seed's; without it a notice on stderr. */
+InfCode inf_session_weights(InfError *e, InfSession *s);
+
 /* Random data in place of files. */
 InfCode inf_session_open_synthetic(InfError *e, const Plan *plan, const InfOptions *o,
                                    InfSession *out);
@@ -52,6 +59,7 @@ char *inf_weights_path(const char *path);
 /* The subcommands; results go to stdout. */
 InfCode inf_train(InfError *e, const Plan *plan, const InfOptions *o);
 InfCode inf_eval(InfError *e, const Plan *plan, const InfOptions *o);
+InfCode inf_generate(InfError *e, const Plan *plan, const InfOptions *o);
 InfCode inf_bench(InfError *e, const Plan *plan, const InfOptions *o);
 InfCode inf_verify(InfError *e, const Plan *plan, const InfOptions *o);
 InfCode inf_info(InfError *e, const Plan *plan, const InfOptions *o);

@@ -12,6 +12,7 @@ typedef struct Work {
     uint32_t program;
     uint64_t position, end; /* of the set */
     bool update;
+    bool bare; /* inputs are where they belong, and no results come back: see inf_forward */
 } Work;
 
 uint64_t inf_global_batch(const Plan *plan) {
@@ -51,12 +52,14 @@ static bool spoiled(const InfEngine *m) {
     return m->table->shared && !isfinite(mean_of(m, &m->plan->program[0].metric[0]));
 }
 
-static void enter(InfEngine *m) {
+static void enter(InfEngine *m, const Work *work) {
+    if (work->bare) return;
     inf_engine_use_all(m);
     if (inf_engine_goes(m, 2.0)) m->table->enter(m->device);
 }
 
 static void leave(InfEngine *m, const Work *work) {
+    if (work->bare) return;
     inf_engine_use_all(m);
     if (inf_engine_goes(m, 2.0)) m->table->leave(m->device, work->update);
 }
@@ -69,7 +72,7 @@ static bool leaves_out(const Work *work, const PlanTask *task) {
 static bool brings_batch(const Plan *plan, const Work *work, uint32_t i) {
     const PlanRank *rank = &plan->program[work->program].rank[0];
     const PlanTask *task = &plan->task[i];
-    if (task->kind == PTASK_update) return false;
+    if (task->kind == PTASK_update || work->bare) return false;
     bool fresh = i == rank->task || plan->task[i - 1].microbatch != task->microbatch;
     INF_ASSERT(!fresh || task->kind == PTASK_forward);
     return fresh;
@@ -86,7 +89,7 @@ static void enqueue_task(InfEngine *m, const InfLoader *l, const Work *work, uin
 
 static void enqueue(InfEngine *m, const InfLoader *l, const Work *work) {
     const PlanRank *rank = &m->plan->program[work->program].rank[0];
-    enter(m);
+    enter(m, work);
     for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++)
         if (!leaves_out(work, &m->plan->task[i])) enqueue_task(m, l, work, i);
     leave(m, work);
@@ -138,7 +141,7 @@ static InfGraphs choose_graphs(const InfEngine *m, const Work *work) {
 
 static void replay_tasks(InfEngine *m, const InfLoader *l, const Work *work) {
     const PlanRank *rank = &m->plan->program[work->program].rank[0];
-    enter(m);
+    enter(m, work);
     for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++) {
         uint32_t which = m->plan->nprogram + i;
         if (leaves_out(work, &m->plan->task[i])) continue;
@@ -233,6 +236,14 @@ InfCode inf_step_gradients(InfError *e, InfEngine *m, InfLoader *l, const InfSte
     return collect(e, m, out);
 }
 
+void inf_forward(InfEngine *m, uint32_t program) {
+    Work work = {.program = program, .bare = true};
+    if (m->use_graphs && !m->profile.on)
+        replay(m, NULL, &work);
+    else
+        enqueue(m, NULL, &work);
+}
+
 /* Sums of one evaluation on their way. */
 typedef struct Sums {
     int metrics;
@@ -277,7 +288,7 @@ static InfCode walk_set(InfError *e, InfEngine *m, InfLoader *l, Sums *sums, boo
 }
 
 InfCode inf_evaluate(InfError *e, InfEngine *m, InfLoader *l, InfEvaluation *out, bool *stopped) {
-    INF_ASSERT(m->plan->nprogram > 1);
+    INF_ASSERT(inf_program_find(m->plan, "eval"));
     const PlanProgram *eval = &m->plan->program[1];
     Sums sums = {.metrics = eval->nmetric < INF_METRIC_MAX ? (int)eval->nmetric : INF_METRIC_MAX};
     bool profiled = m->profile.on;

@@ -70,4 +70,7 @@ typedef struct InfEvaluation {
  * asked to stop, and there is no result. */
 InfCode inf_evaluate(InfError *e, InfEngine *m, InfLoader *l, InfEvaluation *out, bool *stopped);
 
+/* Runs a program that only goes forward, on inputs that are in the data region already. */
+void inf_forward(InfEngine *m, uint32_t program);
+
 #endif
