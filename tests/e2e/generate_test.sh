@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# Text generation: greedy continuations against those of Hugging Face transformers, and what the
+# command line may hold.
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+ref=tests/reference
+
+# The shipped models at the reference's sizes; settings that generate does not read are left alone.
+small="-D n_layer=4 -D n_embd=64 -D ctx=64 -D vocab=500 -D train.B=2 -D train.T=16 -Wno-bf16"
+gpt2="$small -D n_head=4"
+llama="$small -D n_head=8 -D n_kv=2 -D head=8 -D ffn=176"
+
+# greedy REFERENCE PROGRAM WEIGHTS: every prompt of the file; a continuation may depart where the two
+# best logits are closer than 1e-3.
+greedy() {
+    local prompt want gaps bad=0 prompts=0
+    while IFS='|' read -r prompt want gaps; do
+        prompts=$((prompts + 1))
+        "$2" generate --weights "$3" --temperature 0 --quiet --prompt-ids "$prompt" \
+            > "$work/got" 2> "$work/log" || { cat "$work/log"; return 1; }
+        awk -v want="$want" -v gaps="$gaps" '{
+            n = split(want, w, " "); split(gaps, gap, " ")
+            if (NF != n) { print NF " tokens instead of " n; exit 1 }
+            for (i = 1; i <= n; i++)
+                if ($i != w[i]) { print "token " i ": " $i " instead of " w[i] ", gap " gap[i]
+                                  exit gap[i] > 1e-3 }
+        }' "$work/got" || bad=$((bad + 1))
+        grep -q "the context of 64 is full" "$work/log" || { echo "no notice"; bad=$((bad + 1)); }
+    done < "$1"
+    echo "$prompts prompts, $bad wrong"
+    [ "$prompts" = 10 ] && [ "$bad" = 0 ]
+}
+
+ids() { "$work/gpt2" generate --weights "$ref/gpt2_tiny.loud.safetensors" --quiet "$@" 2> "$work/log"; }
+
+# same FIRST SECOND: two outputs are equal, and not empty.
+same() { [ -s "$1" ] && cmp "$1" "$2"; }
+differ() { ! cmp -s "$1" "$2"; }
+
+for model in gpt2 llama; do
+    file=$([ $model = gpt2 ] && echo models/gpt2.it || echo models/llama3.it)
+    options=$([ $model = gpt2 ] && echo "$gpt2" || echo "$llama")
+    check "$model compiles" compile "$file" "$work/$model" $options
+    check "$model: ten greedy continuations are the reference's" \
+        greedy "$ref/${model}_tiny.greedy.txt" "$work/$model" "$ref/${model}_tiny.loud.safetensors"
+    check "$model: with one kernel a operation, too" compile "$file" "$work/$model.plain" $options --no-fuse --no-reuse
+    check "$model: the same continuations" \
+        greedy "$ref/${model}_tiny.greedy.txt" "$work/$model.plain" "$ref/${model}_tiny.loud.safetensors"
+done
+
+# The same text whatever program takes the prompt: lengths of 4, 16 and 64, or one token at a time.
+check "prompts of one length" compile models/gpt2.it "$work/four" $gpt2 -D generate.T=4
+long=$(seq -s, 1 30)
+ids --temperature 0 --length 8 --prompt-ids "$long" > "$work/a"
+"$work/four" generate --weights "$ref/gpt2_tiny.loud.safetensors" --temperature 0 --length 8 --prompt-ids "$long" \
+    > "$work/b" 2> /dev/null
+check "a prompt that no length holds goes on token by token" same "$work/a" "$work/b"
+
+# Drawn tokens: a function of seed and place; k = 1 is greedy.
+drawn() {
+    local out=$1
+    shift
+    ids --prompt-ids 1,2,3 "$@" > "$work/$out"
+}
+drawn a --temperature 1 --seed 1
+drawn b --temperature 1 --seed 1
+drawn c --temperature 1 --seed 2
+drawn d --temperature 1 --seed 1 --threads 1
+drawn e --temperature 1 --seed 1 --top-k 1
+drawn f --temperature 0
+drawn g --temperature 5 --seed 1 --top-k 0
+drawn h --temperature 5 --seed 1 --top-k 500
+check "one seed, one text" same "$work/a" "$work/b"
+check "another seed, another text" differ "$work/a" "$work/c"
+check "whatever the threads" same "$work/a" "$work/d"
+check "the likeliest of one is greedy" same "$work/e" "$work/f"
+check "all and as many as there are" same "$work/g" "$work/h"
+
+check "several texts at a time" compile models/gpt2.it "$work/three" $gpt2 -D generate.B=3 -D generate.T=16
+three() { "$work/three" generate --weights "$ref/gpt2_tiny.loud.safetensors" --quiet "$@" 2> /dev/null; }
+three --prompt-ids 1,2,3 --temperature 0 --length 9 > "$work/b3"
+ids --prompt-ids 1,2,3 --temperature 0 --length 9 > "$work/b1"
+check "greedy texts are alike" eval "[ \"\$(sort -u '$work/b3')\" = \"\$(cat '$work/b1')\" ] && [ \$(wc -l < '$work/b3') = 3 ]"
+three --prompt-ids 1,2,3 --temperature 1 --length 9 --seed 3 > "$work/d3"
+ids --prompt-ids 1,2,3 --temperature 1 --top-k 50 --length 9 --seed 3 > "$work/d1"
+check "drawn ones differ" eval "[ \$(sort -u '$work/d3' | wc -l) = 3 ]"
+check "the first is what one alone would be" eval "head -n 1 '$work/d3' | cmp - '$work/d1'"
+
+# Mistakes.
+program="$work/gpt2 generate --weights $ref/gpt2_tiny.loud.safetensors"
+check "no prompt" exits 2 $program
+check "says what it needs" says "--prompt-ids 1,2,3" $program
+check "an empty prompt" exits 2 $program --prompt-ids ,
+check "an id that is no token" says "500 is no token of gpt2, whose ids are 0 to 499" $program --prompt-ids 1,500
+check "a negative id" exits 2 $program --prompt-ids=-1
+check "a huge id" exits 2 $program --prompt-ids 99999999999999999999
+check "no number" says "got 'x,2' at character 3" $program --prompt-ids 1,x,2
+check "a prompt as long as the context" says "nothing can follow" $program --prompt-ids "$(seq -s, 1 64)"
+check "a longer one" says "it is too long" $program --prompt-ids "$(seq -s, 1 65)"
+check "the longest that can be continued" eval "[ \$($program --prompt-ids \$(seq -s, 1 63) 2> /dev/null | wc -w) = 1 ]"
+check "text without a tokenizer" says "has no tokenizer" $program --prompt hello
+check "a temperature below zero" exits 2 $program --prompt-ids 1 --temperature=-1
+check "no temperature at all" exits 2 $program --prompt-ids 1 --temperature nan
+check "a length of zero" exits 2 $program --prompt-ids 1 --length 0
+check "a fixed setting" says "-D generate.B=" $work/gpt2 generate --B 4
+check "weights of another model" exits 4 $work/gpt2 generate --prompt-ids 1 --weights $ref/llama_tiny.loud.safetensors
+check "weights that are not there" exits 4 $work/gpt2 generate --prompt-ids 1 --weights $work/none
+check "without weights a notice" says "no --weights" $work/gpt2 generate --prompt-ids 1 --length 2
+check "a model without the section" eval "sed '/^generate/d' models/gpt2.it > '$work/plain.it'"
+check "it compiles" compile "$work/plain.it" "$work/plain" $gpt2
+check "and says what is missing" says "add generate {" "$work/plain" generate --prompt-ids 1
+check "a full disk" exits 5 sh -c "$program --prompt-ids 1 > /dev/full"
+finish
