@@ -146,6 +146,7 @@ void settings_to_module(Lower *l) {
     const Value *optimizer = key(l, KEY_train_optimizer);
     m->train.data = data_source(key(l, KEY_train_data));
     m->train.microbatches = key_int(l, KEY_train_microbatches, 1);
+    m->train.chunk_loss = key_int(l, KEY_train_chunk_loss, 0);
     m->train.steps = key_int(l, KEY_train_steps, -1);
     m->train.epochs = key_int(l, KEY_train_epochs, -1);
     m->train.seed = key_int(l, KEY_train_seed, 0);

@@ -99,6 +99,7 @@ typedef struct TrainSettings {
     DataSource data;
     int64_t batch;         /* B: samples a microbatch */
     int64_t microbatches;  /* per step and replica */
+    int64_t chunk_loss;    /* chunks of rows of the head and its loss; less than 2: whole */
     int64_t steps, epochs; /* -1: not given */
     int64_t seed;
     double clip; /* 0: off */

@@ -68,6 +68,7 @@ const Setting text_setting[] = {
     FIELD("train.data.split", string, train.data.split),
     FIELD("train.batch", int64, train.batch),
     FIELD("train.microbatches", int64, train.microbatches),
+    FIELD("train.chunk_loss", int64, train.chunk_loss),
     FIELD("train.steps", int64, train.steps),
     FIELD("train.epochs", int64, train.epochs),
     FIELD("train.seed", int64, train.seed),

@@ -9,9 +9,9 @@
  *
  * A gradient that a repeat stacks is added inside the repeat's body, slice by slice: the old value
  * becomes one more stacked operand. Only then can the add share a kernel with the product that
- * makes the slice.
+ * makes the slice. A sum that a repeat carries from zero on is carried from the old value on.
  */
-#include "passes/pass.h"
+#include "passes/rewrite.h"
 
 #include <string.h>
 
@@ -23,7 +23,7 @@ static bool role_is_summed(Role role) {
 /* One value to be added to, and what it was so far. */
 typedef struct Addition {
     Val value, old;
-    bool inside; /* added in the body of the repeat that makes it */
+    bool inside; /* added by the repeat that makes it */
 } Addition;
 
 static Addition *find_addition(Addition *add, int nadd, Val value) {
@@ -42,8 +42,16 @@ static Val add_old(Graph *g, const Node *made_by, Val old, Val value) {
     return build2(&b, OP_add, old, value);
 }
 
-static bool is_stacked_result(const Node *n, int result) {
-    return n->op == OP_repeat && result >= node_int(n, ATTR_ncarry, 0);
+/* A stacked result, or what a repeat carries and adds to, from zero on. */
+static bool is_added_inside(const Graph *g, const Node *n, int result, Arena *scratch) {
+    double first;
+    if (n->op != OP_repeat) return false;
+    if (result >= node_int(n, ATTR_ncarry, 0)) return true;
+    const Graph *body = n->body;
+    const Node *last = val_node(body, body->out[result]);
+    bool adds = last != NULL && last->op == OP_add && last->in[0].id == body->in[result].id &&
+                graph_count_uses(body, scratch)[body->in[result].id] == 1;
+    return adds && const_value(g, n->in[result], &first) && first == 0.0;
 }
 
 /* A copy of `from` with an input more for every output k with wanted[k], which becomes input +
@@ -56,12 +64,13 @@ static void copy_repeat(Graph *to, const Node *n, Addition *add, int nadd, ValMa
                         Arena *scratch) {
     bool *wanted = ARENA_ARRAY(scratch, bool, n->nout);
     Val *in = ARENA_ARRAY(scratch, Val, n->nin + n->nout);
-    int nin = n->nin;
+    int nin = n->nin, ncarry = (int)node_int(n, ATTR_ncarry, 0);
     for (int i = 0; i < n->nin; i++) in[i] = map->to[n->in[i].id];
     for (int r = 0; r < n->nout; r++) {
         const Addition *a = find_addition(add, nadd, node_out(n, r));
-        wanted[r] = a != NULL && a->inside;
+        wanted[r] = a != NULL && a->inside && r >= ncarry;
         if (wanted[r]) in[nin++] = a->old;
+        if (a != NULL && a->inside && r < ncarry) in[r] = a->old;
     }
     Graph *body = add_to_outputs(n->body, n->body->name, wanted, scratch);
     Builder b = {.g = to, .phase = n->phase, .span = n->span, .scope = n->scope};
@@ -84,7 +93,7 @@ static Graph *add_to_outputs(const Graph *from, const char *name, const bool *wa
         old[k] = graph_add_input(to, val_type(from, value), from->out_port[k]);
         const Node *n = val_node(from, value);
         bool inside = n != NULL && uses[value.id] == 1 &&
-                      is_stacked_result(n, (int)from->val[value.id].result);
+                      is_added_inside(from, n, (int)from->val[value.id].result, scratch);
         add[nadd++] = (Addition){.value = value, .old = old[k], .inside = inside};
     }
     for (int i = 0; i < from->nnode; i++) {

@@ -38,6 +38,19 @@ done
 check 'padded compiles without padding' compile $here/padded.it "$work/padded-none" -D pad=1
 check 'padded trains without padding' train padded-none
 check 'padding rows change nothing' close padded padded-none
+# Head and loss in chunks of rows, whole and in microbatches; passes keep the meaning.
+for chunks in 4:64:1 2:8:8; do
+    IFS=: read -r n batch microbatches <<< "$chunks"
+    set -- -D train.chunk_loss="$n" -D train.B="$batch" -D train.microbatches="$microbatches"
+    check "padded compiles with $n chunks" compile $here/padded.it "$work/padded-$n" "$@"
+    check "padded trains with $n chunks" train "padded-$n"
+    check "$n chunks of $batch rows change nothing" close "padded-$n" padded
+    check "$n chunks: passes keep the meaning" "$INFINIC" $here/padded.it --verify-passes --target=cpu "$@" \
+        -D eval.B=2 -o "$work/padded-verified"
+    check "padded compiles unfused with $n chunks" compile $here/padded.it "$work/padded-plain-$n" --no-fuse --no-reuse "$@"
+    check "padded trains unfused with $n chunks" train "padded-plain-$n"
+    check "$n chunks: fused is unfused, bit for bit" same "padded-$n" "padded-plain-$n"
+done
 for model in blocks tied; do
     check "$model compiles with 8 microbatches" compile $here/$model.it "$work/$model-8" \
         -D train.B=8 -D train.microbatches=8
