@@ -8,7 +8,7 @@
 #include "codegen/lower_cuda_image.h"
 #include "codegen/lower_space.h"
 
-enum { QUAD = CUDA_VECTOR, WEIGHTS_TOGETHER = 16, RESULTS_TOGETHER = 4 };
+enum { QUAD = CUDA_VECTOR, WEIGHTS_TOGETHER = 16 };
 
 typedef struct Direct {
     LowerBody *b;
@@ -171,25 +171,21 @@ static void stage_results(Direct *d) {
 }
 
 static void store_results(Direct *d) {
-    LoopKernel *k = d->k;
     const CudaConv *s = &d->s;
-    int64_t plane = s->ho * s->wo, strip = s->rows * s->wo;
-    int64_t lanes = plane % QUAD == 0 && strip % QUAD == 0 ? QUAD : 1, units = strip / lanes;
-    int depth = k->depth;
-    LoopIdx unit = lower_cuda_open_shared_units(k, d->thread, s->outs * units, RESULTS_TOGETHER);
-    LoopIdx o = loop_let(k, loop_idx_div(k, unit, units), s->outs);
-    LoopIdx in_strip = loop_let(k, loop_idx_mod(k, unit, units), units);
-    LoopIdx at = at2(k, d->strip, units, in_strip);
-    at = loop_name(k, lower_cuda_open_below(k, at, plane / lanes), plane / lanes);
-    LoopIdx lane = loop_idx(k, 0);
-    if (lanes > 1) lane = loop_idx_axis(k, loop_open(k, LOOP_vector, lanes, LOOP_NO_BOUND));
-    LoopIdx from = at2(k, o, s->out_pitch, at2(k, in_strip, lanes, lane));
-    lower_body_bind(d->b, d->anchor->out, loop_load(k, d->x, from));
-    TypeInfo t = {.ndim = 2, .dim = {s->ho, s->wo}};
-    LoopIdx index[4] = {d->sample, loop_idx_add(k, d->first, o)};
-    lower_unflatten(k, &t, at2(k, at, lanes, lane), index + 2);
-    lower_body_store_all(d->b, index);
-    lower_space_close(k, depth);
+    CudaResults r = {.b = d->b,
+                     .anchor = d->anchor,
+                     .staged = d->x,
+                     .thread = d->thread,
+                     .sample = d->sample,
+                     .strip = d->strip,
+                     .first = d->first,
+                     .channels = s->outs,
+                     .out = s->out,
+                     .rows = s->rows,
+                     .ho = s->ho,
+                     .wo = s->wo,
+                     .pitch = s->out_pitch};
+    lower_cuda_store_results(d->k, &r);
 }
 
 /* --- entry --- */

@@ -24,6 +24,19 @@ void lower_cuda_load_strip(LoopKernel *k, const CudaStrip *s, LoopIdx thread);
  * together; returns the unit. lower_space_close closes it. */
 LoopIdx lower_cuda_open_shared_units(LoopKernel *k, LoopIdx thread, int64_t n, int64_t each);
 
+/* Results of a strip of rows of one sample in shared memory: channels [first, first + channels) of
+ * `out` as [channel][rows][wo], channels `pitch` apart. */
+typedef struct CudaResults {
+    LowerBody *b;
+    const Node *anchor;
+    LoopBuf staged;
+    LoopIdx thread, sample, strip, first;
+    int64_t channels, out, rows, ho, wo, pitch;
+} CudaResults;
+
+/* All threads of the block store the body's results there. */
+void lower_cuda_store_results(LoopKernel *k, const CudaResults *r);
+
 /* Convolutions that split.h finds fit for it. */
 LoopKernel *lower_cuda_direct(LowerBody *b, const Node *anchor, const CudaConv *sizes);
 LoopKernel *lower_cuda_direct_dw(LowerContext *ctx, const Graph *g, const Node *kernel,

@@ -9,7 +9,7 @@
 #include "codegen/lower_cuda_image.h"
 #include "codegen/lower_space.h"
 
-enum { QUAD = CUDA_VECTOR, WEIGHTS_TOGETHER = 8, RESULTS_TOGETHER = 4, LANE_FLOATS = 128 };
+enum { QUAD = CUDA_VECTOR, WEIGHTS_TOGETHER = 8, LANE_FLOATS = 128 };
 
 typedef struct Mma {
     LowerBody *b;
@@ -165,45 +165,44 @@ static void multiply(Mma *d) {
 /* --- storing --- */
 
 /* The thread's sums of `count` tiles of channels from `tile` on, to the shared memory of the inputs
- * as [channel][place]. */
+ * as [channel][row][column], without the places beyond a row's end. */
 static void stage_results(Mma *d, int64_t tile, int64_t count) {
     LoopKernel *k = d->k;
     const CudaConvMma *s = &d->s;
-    LoopIdx m = open_unrolled(k, count), j = open_unrolled(k, s->places);
-    LoopIdx high = open_unrolled(k, 2), odd = open_unrolled(k, 2);
+    LoopIdx j = open_unrolled(k, s->places), odd = open_unrolled(k, 2);
+    LoopIdx place = at2(k, d->warp, s->places * 8, at2(k, j, 8, odd));
+    place = loop_idx_add(k, place, loop_idx_scale(k, d->lane_col, 2));
+    LoopIdx row = loop_idx_div(k, place, s->pitch), col = loop_idx_mod(k, place, s->pitch);
+    LoopVal there = below(k, below(k, (LoopVal){0}, col, s->wo), row, s->rows);
+    LoopIdx to = loop_let(k, at2(k, row, s->wo, col), s->out_pitch);
+    LoopIdx m = open_unrolled(k, count), high = open_unrolled(k, 2);
     LoopIdx at = at2(k, loop_idx_plus(k, m, tile), s->places, j);
     at = at2(k, at, 4, at2(k, high, 2, odd));
     LoopIdx o = loop_idx_add(k, at2(k, m, 16, d->lane_row), loop_idx_scale(k, high, 8));
-    LoopIdx place = at2(k, d->warp, s->places * 8, at2(k, j, 8, odd));
-    place = loop_idx_add(k, place, loop_idx_scale(k, d->lane_col, 2));
-    loop_store(k, d->x, at2(k, o, s->out_pitch, place), loop_load(k, d->sum, at));
+    LoopVal v = loop_load(k, d->sum, at);
+    if (there.id)
+        loop_store_if(k, d->x, at2(k, o, s->out_pitch, to), v, there);
+    else
+        loop_store(k, d->x, at2(k, o, s->out_pitch, to), v);
     for (int i = 0; i < 4; i++) loop_close(k);
 }
 
-/* What was staged, channels [first, first + channels) of the block, with the epilogue. */
 static void store_results(Mma *d, int64_t first, int64_t channels) {
-    LoopKernel *k = d->k;
     const CudaConvMma *s = &d->s;
-    int64_t plane = s->ho * s->wo, strip = s->rows * s->wo;
-    int64_t lanes = plane % QUAD == 0 && strip % QUAD == 0 ? QUAD : 1, units = strip / lanes;
-    int depth = k->depth;
-    LoopIdx unit = lower_cuda_open_shared_units(k, d->thread, channels * units, RESULTS_TOGETHER);
-    LoopIdx o = loop_let(k, loop_idx_div(k, unit, units), channels);
-    LoopIdx in_strip = loop_let(k, loop_idx_mod(k, unit, units), units);
-    LoopIdx at = at2(k, d->strip, units, in_strip);
-    at = loop_name(k, lower_cuda_open_below(k, at, plane / lanes), plane / lanes);
-    LoopIdx channel = loop_idx_plus(k, loop_idx_add(k, d->first, o), first);
-    channel = lower_cuda_open_below(k, channel, s->out);
-    LoopIdx lane = loop_idx(k, 0);
-    if (lanes > 1) lane = loop_idx_axis(k, loop_open(k, LOOP_vector, lanes, LOOP_NO_BOUND));
-    LoopIdx place = at2(k, in_strip, lanes, lane);
-    place = at2(k, loop_idx_div(k, place, s->wo), s->pitch, loop_idx_mod(k, place, s->wo));
-    lower_body_bind(d->b, d->anchor->out, loop_load(k, d->x, at2(k, o, s->out_pitch, place)));
-    TypeInfo t = {.ndim = 2, .dim = {s->ho, s->wo}};
-    LoopIdx index[4] = {d->sample, channel};
-    lower_unflatten(k, &t, at2(k, at, lanes, lane), index + 2);
-    lower_body_store_all(d->b, index);
-    lower_space_close(k, depth);
+    CudaResults r = {.b = d->b,
+                     .anchor = d->anchor,
+                     .staged = d->x,
+                     .thread = d->thread,
+                     .sample = d->sample,
+                     .strip = d->strip,
+                     .first = loop_idx_plus(d->k, d->first, first),
+                     .channels = channels,
+                     .out = s->out,
+                     .rows = s->rows,
+                     .ho = s->ho,
+                     .wo = s->wo,
+                     .pitch = s->out_pitch};
+    lower_cuda_store_results(d->k, &r);
 }
 
 static void store_all(Mma *d) {

@@ -85,9 +85,10 @@ static double conv_cost(const CudaConv *c) {
     double fma = (double)(c->pixels * c->channels * c->kh * c->kw) / 4;
     double shared = (double)(c->kh * ceil_div(c->span, 4) * 4 + c->channels * c->taps / 4 * 2);
     double each = fma > shared ? fma + shared / 4 : shared + fma / 4;
+    bool quads = c->rows * c->wo % 4 == 0 && c->ho * c->wo % 4 == 0;
     double fill = (double)(c->sum * c->rows_in * c->tiles * c->span) * 4 +
                   (double)(c->sum * c->outs * c->taps) * 3 +
-                  (double)(c->outs * c->rows * c->wo) * 5;
+                  (double)(c->outs * c->rows * c->wo) * (quads ? 5 : 10);
     int64_t waves = ceil_div((int64_t)blocks, CHIP);
     int64_t at_once = min64(RESIDENT_FLOATS / (c->x_floats + c->w_floats),
                             REGISTERS / (c->threads * (48 + 2 * c->pixels * c->channels)));

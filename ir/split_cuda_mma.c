@@ -11,13 +11,18 @@ enum {
     SHARED_FLOATS = 12 * 1024,
     RESIDENT_FLOATS = 56 * 1024, /* shared memory of a multiprocessor */
     REGISTERS = 64 * 1024,
-    THREADS_RESIDENT = 2048,
+    REGISTERS_MAX = 160,
+    THREADS_RESIDENT = 640, /* more throw each other's loads out */
     WARPS_MAX = 8,
     CHUNK_MAX = 32, /* channels in shared memory */
     TAPS_MAX = 25,
     CHANNELS_MIN = 8, /* fewer leave the tiles half empty */
-    SUMS_MAX = 96,    /* of a thread */
-    ROUND = 1200      /* cycles from a load to its use, with two meetings of the threads */
+    SUMS_MAX = 48,    /* of a thread: more leave no registers for loads under way */
+    ROUND = 3000,     /* cycles from the loads of a strip to their use */
+    MEET = 300,       /* of the threads, when results pass from one to another */
+    LATENCY = 60,     /* from a read of shared memory to the last of its products */
+    OPERAND = 800,    /* from the loads of an epilogue's operand to their use */
+    RESULTS = 4       /* of a thread whose operands are loaded together */
 };
 
 static const double MMA = 1.6; /* cycles of a multiprocessor for one 16 x 8 x 8 tile */
@@ -38,7 +43,7 @@ static int64_t odd_multiple(int64_t n, int64_t rest) {
 
 /* How many blocks a multiprocessor holds. */
 static int64_t resident(int64_t floats, int64_t threads, int64_t registers) {
-    int64_t most = min64(RESIDENT_FLOATS / floats, THREADS_RESIDENT / threads);
+    int64_t most = min64(RESIDENT_FLOATS / (floats + 256), THREADS_RESIDENT / threads);
     return max64(1, min64(most, REGISTERS / (threads * min64(registers, 255))));
 }
 
@@ -73,7 +78,7 @@ static bool complete(CudaConvMma *c) {
     c->chunks = ceil_div(c->sum, c->chunk);
     c->w_slot = c->tiles * 128 + 4;
     c->x_pitch = odd_multiple(c->rows_in * c->pitch, 8);
-    c->out_pitch = odd_multiple(c->warps * c->places * 8, 8);
+    c->out_pitch = odd_multiple(c->rows * c->wo, 8);
     int64_t last = c->warps * c->places * 8 + (c->kh - 1) * c->pitch + c->kw - 1;
     c->x_floats = max64((c->chunk - 1) * c->x_pitch + max64(last, c->x_pitch), 16 * c->out_pitch);
     c->x_floats = round_up(c->x_floats, 4);
@@ -88,43 +93,76 @@ static bool complete(CudaConvMma *c) {
     return c->x_floats + c->w_floats <= SHARED_FLOATS;
 }
 
+/* Time of a multiprocessor: what its units do in all, or what one block waits for after another. */
+static double longer(double work, double chain) {
+    return work > chain ? work + 0.6 * chain : chain + 0.6 * work;
+}
+
+static bool stores_quads(const CudaConvMma *c) {
+    return c->rows * c->wo % 4 == 0 && c->ho * c->wo % 4 == 0;
+}
+
+/* Cycles that an input gradient's block waits for the mask that results meet. */
+static double operands(const CudaConvMma *c) {
+    int64_t units = c->outs * c->rows * c->wo / (stores_quads(c) ? 4 : 1);
+    int64_t waits = ceil_div(ceil_div(units, c->threads), RESULTS) + (units % c->threads != 0);
+    return (double)waits * (c->turned ? OPERAND : OPERAND / 4);
+}
+
 /* Estimated cycles of a multiprocessor for its share. */
 static double conv_cost(CudaConvMma *c) {
     int64_t blocks = ceil_div(c->out, c->outs), steps = c->chunks * c->chunk / 8 * c->kh * c->kw;
-    int64_t registers = 56 + c->places * (c->tiles * 4 + 2) + c->tiles * 4;
+    int64_t registers = 30 + c->places * (c->tiles * 4 + 2) + c->tiles * 4;
     int64_t at_once = resident(c->x_floats + c->w_floats, c->threads, registers);
     cut_units(c->n * c->strips, at_once, blocks, &c->part, &c->parts);
-    double warps = (double)(steps * c->warps), places = (double)c->places, tiles = (double)c->tiles;
-    double math = warps * places * tiles * MMA, reads = warps * (places * 2 + tiles * 4);
-    double issue = warps * (places * 2 + tiles + places * tiles) / 4;
-    double in = (double)(c->chunks * c->chunk * c->rows_in * c->pitch) / 32 * 3;
-    double out = (double)(c->outs * c->rows * c->wo) / 32 * 4;
-    double weights = (double)(c->chunks * c->chunk * c->kh * c->kw * c->outs) / 32 * 8;
-    double unit = in + out + max64((int64_t)math, (int64_t)max64((int64_t)reads, (int64_t)issue)) +
-                  (double)(ROUND * (c->chunks + 1)) / (double)at_once;
-    if (c->w_chunks < c->chunks) unit += weights;
-    int64_t waves = ceil_div(c->parts * blocks, CHIP);
-    return (double)waves * (unit * (double)c->part + weights) + ROUND;
+    if (registers > REGISTERS_MAX) return 1e30;
+    double places = (double)c->places, tiles = (double)c->tiles, warps = (double)c->warps;
+    double math = places * tiles * MMA * warps, reads = (places * 2 + tiles * 4) * warps;
+    double in = (double)(c->chunks * c->chunk * c->rows_in * ceil_div(c->pitch, 32)) * 3;
+    double out = (double)(c->outs * c->rows * c->wo) / 32 * (stores_quads(c) ? 4 : 10);
+    out += (double)(c->outs * c->rows * c->pitch) / 32;
+    double weights = (double)(c->chunks * c->chunk * c->kh * c->kw * c->outs) / 32 * 6;
+    bool kept = c->w_chunks == c->chunks;
+    double unit = in + out + (double)steps * (math > reads ? math : reads) + (kept ? 0 : weights);
+    double step = places * tiles * 4 * MMA * (double)ceil_div(c->warps, 4);
+    double least = LATENCY + places * 3;
+    double chain = (double)(c->chunks + 1) * ROUND + in / warps + out / warps +
+                   (double)steps * (step > least ? step : least) +
+                   (double)ceil_div(c->tiles, c->staged) * MEET + operands(c);
+    if (!kept) chain += (double)c->chunks * MEET + weights / warps;
+    double start = ROUND + weights / warps;
+    int64_t on_one = ceil_div(c->parts * blocks, CHIP);
+    double work = (double)(on_one * c->part) * unit + (double)on_one * weights;
+    return longer(work, (double)ceil_div(on_one, at_once) * (start + (double)c->part * chain));
 }
 
-CudaConvMma split_cuda_conv_mma(const ConvSizes *s, bool dx) {
-    CudaConvMma best = {0}, c = conv_sizes(s, dx);
+/* Every number of channels, warps and rows of a block for one chunk of summed channels. */
+static CudaConvMma try_chunk(CudaConvMma c) {
+    CudaConvMma best = {0};
     double least = 0;
-    bool fits = s->sh == 1 && s->sw == 1 && c.ph >= 0 && c.pw >= 0 && s->kh * s->kw <= TAPS_MAX &&
-                c.sum >= CHANNELS_MIN && c.out >= CHANNELS_MIN && c.n * c.ho * c.wo > 0;
-    if (!fits) return best;
     int64_t widest = min64(64, round_up(c.out, 16));
     for (c.outs = 16; c.outs <= widest; c.outs += 16)
         for (c.warps = 1; c.warps <= WARPS_MAX; c.warps *= 2)
-            for (c.chunk = 8; c.chunk <= min64(CHUNK_MAX, round_up(c.sum, 8)); c.chunk += 8)
-                for (c.rows = 1; c.rows <= min64(c.ho, 64); c.rows++) {
-                    if (!complete(&c)) break;
-                    double cost = conv_cost(&c);
-                    if (best.fits && cost >= least) continue;
-                    least = cost;
-                    best = c;
-                    best.fits = true;
-                }
+            for (c.rows = 1; c.rows <= min64(c.ho, 64); c.rows++) {
+                if (!complete(&c)) break;
+                double cost = conv_cost(&c);
+                if (best.fits && cost >= least) continue;
+                least = cost;
+                best = c;
+                best.fits = true;
+            }
+    return best;
+}
+
+/* All summed channels at once where that fits: each chunk is a wait of its own. */
+CudaConvMma split_cuda_conv_mma(const ConvSizes *s, bool dx) {
+    CudaConvMma best = {0}, c = conv_sizes(s, dx);
+    bool fits = s->sh == 1 && s->sw == 1 && c.ph >= 0 && c.pw >= 0 && s->kh * s->kw <= TAPS_MAX &&
+                c.sum >= CHANNELS_MIN && c.out >= CHANNELS_MIN && c.n * c.ho * c.wo > 0;
+    if (!fits) return best;
+    int64_t chunks = ceil_div(c.sum, CHUNK_MAX);
+    for (c.chunk = round_up(ceil_div(c.sum, chunks), 8); c.chunk > 0 && !best.fits; c.chunk -= 8)
+        best = try_chunk(c);
     return best;
 }
 
@@ -152,18 +190,25 @@ static bool complete_dw(CudaConvMmaDw *d) {
 }
 
 static double dw_cost(CudaConvMmaDw *d) {
-    int64_t registers = 56 + d->places * (d->tiles * 4 + 3) + d->tiles * 4;
+    int64_t registers = 30 + d->places * (d->tiles * 4 + 3) + d->tiles * 4;
     int64_t at_once = resident(d->x_floats + d->y_floats, d->threads, registers);
     cut_units(d->n * d->strips, at_once, d->blocks, &d->part, &d->parts);
-    double warps = (double)(d->steps * d->warps_along * d->warps_across);
+    if (registers > REGISTERS_MAX) return 1e30;
     double places = (double)d->places, tiles = (double)d->tiles;
-    double math = warps * places * tiles * MMA, reads = warps * (places * 2 + tiles * 4);
-    double in = (double)(d->ins * d->rows_in * d->pitch + d->outs * d->rows * d->wo) / 32 * 3;
-    double unit = in + (math > reads ? math : reads) + (double)ROUND / (double)at_once;
-    double end = (double)(d->outs * d->ins * d->kh * d->kw) / 32 * 8 + 4 * ROUND;
-    int64_t waves = ceil_div(d->parts * d->blocks, CHIP);
+    double warps = (double)(d->warps_along * d->warps_across), steps = (double)d->steps;
+    double math = places * tiles * MMA * warps, reads = (places * 2 + tiles * 4) * warps;
+    int64_t x_loads = d->ins * d->rows_in * ceil_div(d->pitch, 32);
+    double in = (double)(x_loads + d->outs * d->rows * ceil_div(d->wo, 32)) * 3;
+    double step = places * tiles * 4 * MMA * (double)ceil_div((int64_t)warps, 4);
+    double least = LATENCY + places * 3 + tiles * 4;
+    double chain = ROUND + MEET + in / warps + steps * (step > least ? step : least);
+    double end = (double)(d->outs * d->ins * d->kh * d->kw) / 32 * 8 +
+                 (double)d->warps_along * 2 * MEET + ROUND;
+    int64_t on_one = ceil_div(d->parts * d->blocks, CHIP);
+    double work = (double)(on_one * d->part) * (in + steps * (math > reads ? math : reads));
     double sum = (double)(d->parts * d->co * d->ci * d->kh * d->kw) / CHIP / 32;
-    return (double)waves * (unit * (double)d->part + end) + sum;
+    double rounds = (double)ceil_div(on_one, at_once);
+    return longer(work, rounds * ((double)d->part * chain + end)) + sum;
 }
 
 static CudaConvMmaDw dw_sizes(const ConvSizes *s) {
