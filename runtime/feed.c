@@ -5,7 +5,7 @@
 
 #include "runtime/check.h"
 
-enum { ALIGNMENT = 256 };
+enum { ALIGNMENT = 256, THREADS_MAX = 4 };
 
 /* Samples that the device holds at a time. */
 static uint64_t held(const InfFeed *f, const InfLoader *l) {
@@ -36,6 +36,8 @@ static void fill(const void *context, const InfBatch *batch, unsigned char *slot
     const InfLoader *l = context;
     uint64_t n = l->row_bytes;
     unsigned char *labels = slot + l->feed.slot_rows;
+    bool large = batch->count * n > 1 << 16;
+#pragma omp parallel for schedule(static) num_threads(l->feed.threads) if (large)
     for (uint64_t i = 0; i < batch->count; i++) {
         uint64_t sample = batch->position + i;
         if (batch->order.half_bits) sample = inf_permutation_at(&batch->order, sample);
@@ -54,6 +56,7 @@ static InfCode start_stream(InfError *e, InfLoader *l, InfEngine *m) {
         return inf_fail(e, INF_IO, "the batch does not fit into 64 bits of memory");
     slots.at = m->table->host_take(m->device, all);
     if (!slots.at) return inf_fail(e, INF_IO, "no memory for the batches on their way");
+    f->threads = m->env.threads < THREADS_MAX ? m->env.threads : THREADS_MAX;
     return inf_prefetch_open(e, fill, l, slots, &f->prefetch);
 }
 

@@ -24,7 +24,8 @@ typedef struct InfFeed {
     unsigned char *rows; /* on the device */
     unsigned char *labels;
     InfPrefetch *prefetch; /* streamed: the thread that collects batches, in slots of its own */
-    uint64_t slot_rows;  /* bytes of a slot before its labels */
+    uint64_t slot_rows;    /* bytes of a slot before its labels */
+    int threads;           /* that help it */
 } InfFeed;
 
 typedef struct InfLoader {
