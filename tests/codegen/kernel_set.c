@@ -19,7 +19,10 @@ KernelSet *kernel_set_new(void) {
 
 void kernel_set_free(KernelSet *set) {
     for (int i = 0; i < set->n; i++) {
-        for (int j = 0; j < set->item[i].narg; j++) free(set->item[i].arg[j]);
+        for (int j = 0; j < set->item[i].narg; j++) {
+            object_give_back(set->item[i].arg[j]);
+            free(set->item[i].arg[j]);
+        }
     }
     if (set->object) object_free(set->object);
     arena_free(&set->arena);
@@ -34,6 +37,7 @@ static void *fill_new(const KernelSet *set, Type t, uint64_t seed) {
     size_t bytes = (size_t)(type_bytes(set->m->types, t) + 63) / 64 * 64 + 64;
     void *data = aligned_alloc(64, bytes);
     if (!data) abort();
+    object_lend(data, bytes);
     memset(data, 0xff, bytes); // NaN where nothing is written
     uint64_t x = seed * 0x9E3779B97F4A7C15u + 1;
     for (int64_t i = 0; i < n && seed > 0; i++) {
@@ -80,13 +84,11 @@ void kernel_set_build(KernelSet *set, const char *cc, const char *march) {
         set->item[i].number =
             object_add_loop(set->object, lower_kernel(&ctx, set->outer, set->item[i].node));
     object_build(set->object, cc, march);
-    for (int i = 0; i < set->n; i++)
-        set->item[i].fn = object_kernel(set->object, set->item[i].number);
 }
 
 void kernel_set_run(KernelSet *set, int i, int threads) {
     InfEnv env = {.seed = 1, .threads = threads};
-    set->item[i].fn(set->item[i].arg, &env);
+    object_run(set->object, set->item[i].number, set->item[i].arg, &env);
 }
 
 static double *as_double(const KernelSet *set, Arena *arena, Type t, const void *data) {

@@ -17,7 +17,6 @@ typedef struct KernelCase {
     int narg, nin, nout;
     void **arg;      /* inputs, results, workspace */
     uint32_t number; /* in the object */
-    InfKernel *fn;
     char text[96]; /* what it is, for messages */
 } KernelCase;
 

@@ -250,10 +250,14 @@ static Guarded guarded_new(size_t bytes) {
     if (mprotect(end, page, PROT_NONE) != 0) die("mprotect");
     b.data = object_is_cuda() ? end - all + SLACK : end - SLACK - bytes;
     memset(end - all, 0xFF, all);
+    object_lend(b.data, bytes);
     return b;
 }
 
-static void guarded_free(Guarded b) { munmap(b.map, b.map_bytes); }
+static void guarded_free(Guarded b) {
+    object_give_back(b.data);
+    munmap(b.map, b.map_bytes);
+}
 
 /* Numbers of the runtime's generator, so that the evaluator draws the same. */
 static double random_of(void *ctx, int64_t stream, const int64_t *iter, int niter, int64_t index) {
@@ -280,7 +284,7 @@ static void call(const KernelSet *s, const Kernel *k, const Guarded *value, int 
     int64_t workspace = split_workspace_bytes(own);
     Guarded work = guarded_new(((size_t)workspace + 63) / 64 * 64);
     arg[n++] = work.data;
-    object_kernel(s->object, k->number)(arg, &env);
+    object_run(s->object, k->number, arg, &env);
     guarded_free(work);
 }
 

@@ -3,6 +3,7 @@
 
 #include "codegen/attention_cuda.h"
 #include "tests/codegen/cuda_emulate.h"
+#include "tests/codegen/object_device.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -15,7 +16,8 @@ typedef struct Entry {
     const char *name, *text;
     uint64_t text_hash, name_hash;
     uint32_t grid, block; /* CUDA; block 0: a C function */
-    uint32_t then;        /* 1 + the launch that follows on the same arguments; 0: none */
+    uint32_t shared_bytes;
+    uint32_t then; /* 1 + the launch that follows on the same arguments; 0: none */
 } Entry;
 
 struct Object {
@@ -26,6 +28,7 @@ struct Object {
     uint32_t slots;
     void *library;
     InfKernel *const *table;
+    DeviceObject *device;
 };
 
 static void die(const char *what) {
@@ -71,9 +74,22 @@ uint32_t object_add(Object *o, const char *name, const char *text) {
     return o->entry.n - 1;
 }
 
+bool object_on_device(void) {
+    const char *target = getenv("INFINIC_TEST_TARGET");
+    return target != NULL && strcmp(target, "device") == 0;
+}
+
 bool object_is_cuda(void) {
     const char *target = getenv("INFINIC_TEST_TARGET");
-    return target != NULL && strcmp(target, "cuda") == 0;
+    return target != NULL && (strcmp(target, "cuda") == 0 || object_on_device());
+}
+
+void object_lend(void *at, size_t bytes) {
+    if (object_on_device()) device_lend(at, bytes);
+}
+
+void object_give_back(void *at) {
+    if (object_on_device()) device_give_back(at);
 }
 
 uint32_t object_add_cuda(Object *o, const char *name, const char *text, int64_t grid, int block) {
@@ -93,6 +109,7 @@ static uint32_t add_launches(Object *o, const LoopKernel *k, const char *text) {
     if (then) text = arena_printf(&scratch, "/* then %u */\n%s", then - 1, text);
     uint32_t number = object_add_cuda(o, "test_kernel", text, k->blocks, k->threads);
     o->entry.data[number].then = then;
+    o->entry.data[number].shared_bytes = (uint32_t)k->shared_bytes;
     arena_free(&scratch);
     return number;
 }
@@ -114,8 +131,8 @@ uint32_t object_add_loop(Object *o, const LoopKernel *k) {
     else
         loop_print_c(k, "test_kernel", f);
     fclose(f);
-    uint32_t number = object_is_cuda() ? add_launches(o, k, text)
-                                       : object_add(o, "test_kernel", text);
+    uint32_t number =
+        object_is_cuda() ? add_launches(o, k, text) : object_add(o, "test_kernel", text);
     free(text);
     return number;
 }
@@ -226,7 +243,28 @@ static void set_hook(const Object *o, const char *name, void *fn) {
     *hook = fn;
 }
 
+static void build_for_device(Object *o) {
+    DeviceEntry *entry = ARENA_ARRAY(&o->arena, DeviceEntry, o->entry.n + 1);
+    char *prelude = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&prelude, &bytes);
+    if (out == NULL) die("open_memstream");
+    loop_print_cuda_prelude(out);
+    for (uint32_t i = 0; i < o->prelude.n; i++) o->prelude.data[i](out);
+    fclose(out);
+    for (uint32_t i = 0; i < o->entry.n; i++) {
+        const Entry *e = &o->entry.data[i];
+        entry[i] = (DeviceEntry){e->name, e->text, e->grid, e->block, e->shared_bytes, e->then};
+    }
+    o->device = device_object_new(entry, o->entry.n, prelude);
+    free(prelude);
+}
+
 void object_build(Object *o, const char *cc, const char *march) {
+    if (object_on_device()) {
+        build_for_device(o);
+        return;
+    }
     const char *base = getenv("TMPDIR");
     char *dir = arena_printf(&o->arena, "%s/infinic-object-XXXXXX", base != NULL ? base : "/tmp");
     if (mkdtemp(dir) == NULL) die("mkdtemp");
@@ -255,10 +293,20 @@ void object_build(Object *o, const char *cc, const char *march) {
     rmdir(dir);
 }
 
-InfKernel *object_kernel(const Object *o, uint32_t i) { return o->table[i]; }
+InfKernel *object_kernel(const Object *o, uint32_t i) {
+    return object_on_device() ? NULL : o->table[i];
+}
+
+void object_run(const Object *o, uint32_t i, void *const *arg, const InfEnv *env) {
+    if (object_on_device())
+        device_object_run(o->device, i, arg, env);
+    else
+        o->table[i](arg, env);
+}
 
 void object_free(Object *o) {
     if (o->library != NULL) dlclose(o->library);
+    if (o->device != NULL) device_object_free(o->device);
     arena_free(&o->arena);
     mem_free(o);
 }

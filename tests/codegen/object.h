@@ -29,6 +29,11 @@ uint32_t object_count(const Object *o);
 /* INFINIC_TEST_TARGET=cuda: kernels are lowered and printed for CUDA, compiled as C++ and run by
  * cuda_emulate.c. */
 bool object_is_cuda(void);
+/* INFINIC_TEST_TARGET=device: the same on a real one (object_device.h). There kernels are run by
+ * object_run alone, on memory that was lent. */
+bool object_on_device(void);
+void object_lend(void *at, size_t bytes);
+void object_give_back(void *at);
 uint32_t object_add_cuda(Object *o, const char *name, const char *text, int64_t grid, int block);
 
 /* Compiles and loads all kernels; ends the program with the compiler's words when that fails.
@@ -38,6 +43,7 @@ void object_build(Object *o, const char *cc, const char *march);
 
 /* After object_build; valid until object_free. */
 InfKernel *object_kernel(const Object *o, uint32_t i);
+void object_run(const Object *o, uint32_t i, void *const *arg, const InfEnv *env);
 void object_free(Object *o);
 
 #endif

@@ -40,3 +40,10 @@ for model in blocks many tied functions; do
     beside $model tests/e2e/models/$model.it
 done
 beside products tests/e2e/models/wide.it -D width=2048   # large enough for the matrix library
+
+# Steps without a number, and steps of more launches than one graph takes.
+cuda sometimes tests/e2e/models/sometimes.it --arch=sm_90a,sm_80
+"$INFINIC" tests/e2e/models/sometimes.it -o "$out/sometimes.cpu" --target=cpu
+"$out/sometimes.cpu" train --data "$images" --steps 60 --quiet --on-nan=skip --metrics "$out/sometimes.jsonl"
+rm "$out/sometimes.cpu"
+cuda tasks models/mnist_mlp.it --arch=sm_90a,sm_80 -D train.B=2 -D train.microbatches=2000

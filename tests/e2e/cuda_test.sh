@@ -92,6 +92,20 @@ for model in blocks many tied functions products; do
         --ref "$made/$model.first" --tolerance 2e-5
 done
 
+# Skipped updates do not count, though the step behind them is on its way: as on the CPU. Steps
+# without a number print as null.
+check "sometimes trains" curve sometimes sometimes 60 --on-nan=skip
+check "sometimes trains with --no-graph" curve sometimes sometimes.again 60 --on-nan=skip --no-graph
+check "sometimes: the same bits" same sometimes sometimes.again
+losses "$made/sometimes.jsonl" > "$work/sometimes.losses"
+check "sometimes: the same steps skipped as on the CPU" cmp \
+    <(grep -n null "$work/sometimes.losses") <(losses "$work/sometimes.jsonl" | grep -n null)
+check "sometimes: loss within 1e-5 of the CPU's over 60 steps" within "$work/sometimes.losses" "$work/sometimes.jsonl" 60 1e-5
+
+check "2000 microbatches, a graph each: trains" curve tasks tasks 3
+check "2000 microbatches with --no-graph" curve tasks tasks.plain 3 --no-graph
+check "the same bits" same tasks tasks.plain
+
 planned() {
     "$made/wide" info --time --json > "$work/info.json" || return
     tr ',{}' '\n\n\n' < "$work/info.json" | tr -d '" ' | awk -F: '

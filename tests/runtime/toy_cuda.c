@@ -19,7 +19,7 @@ static void run_toy(const FakeLaunch *l) {
     kernel->fn(arg, &env);
 }
 
-static void run_stage(const FakeLaunch *l) {
+void toy_cuda_stage(const FakeLaunch *l) {
     const unsigned char *pixels = fake_pointer(l->value[0].address);
     const unsigned char *labels = fake_pointer(l->value[1].address);
     float *image = fake_pointer(l->value[2].address), *valid = fake_pointer(l->value[4].address);
@@ -39,7 +39,7 @@ static void run_stage(const FakeLaunch *l) {
 }
 
 static const char *const parameters[TOY_KERNELS] = {"pppppppe", "pppppppe", "pppppe",
-                                                "pppppe",   "ppppe",    "ppppppppppe"};
+                                                    "pppppe",   "ppppe",    "ppppppppppe"};
 static FakeKernel fakes[TOY_KERNELS + 2];
 static FakeImage image = {FAKE_MAGIC, fakes, TOY_KERNELS + 2};
 static PlanImage images[] = {
@@ -70,7 +70,7 @@ Plan toy_cuda_plan(void) {
         kernels[i].block = 32;
         fakes[i] = (FakeKernel){kernels[i].name, parameters[i], run_toy, &toy_plan.kernel[i]};
     }
-    fakes[TOY_KERNELS] = (FakeKernel){"inf_stage", "ppppppll", run_stage, NULL};
+    fakes[TOY_KERNELS] = (FakeKernel){"inf_stage", "ppppppll", toy_cuda_stage, NULL};
     fakes[TOY_KERNELS + 1] = (FakeKernel){"inf_stage_tokens", "pppppllw", NULL, NULL};
     for (int i = 0; i < 3; i++) {
         images[i].bytes = i == 1 ? (const unsigned char *)&image : wrong;

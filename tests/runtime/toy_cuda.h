@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+#include "tests/runtime/fake/fake.h"
 #include "tests/runtime/toy.h"
 
 enum { TOY_KERNELS = 6 };
@@ -13,6 +14,9 @@ Plan toy_cuda_plan(void);
 
 /* What the fake device runs as kernel `k` of the plans made before; made anew, the toy's own. */
 void toy_cuda_replace(uint32_t k, const PlanKernel *kernel);
+
+/* inf_stage of plan.h. */
+void toy_cuda_stage(const FakeLaunch *launch);
 
 /* Loads a library of fake/, which then stands for the real one of that name. */
 bool fake_preload(const char *name);
