@@ -140,14 +140,40 @@ static void print_json(const Line *lines, int count, FILE *out) {
     fputc('\n', out);
 }
 
+/* Nothing was selected: what there is below the prefix, if anything. */
+static InfCode fail_empty(InfError *e, const InfParams *all, const InfParamsFormat *f) {
+    InfParamsFormat deep = {.prefix = f->prefix};
+    size_t length = strlen(f->prefix), last_length = 0, bytes = 0;
+    const char *last = NULL;
+    char *text = NULL;
+    if (length > 0 && f->prefix[length - 1] == '.') length--;
+    FILE *out = open_memstream(&text, &bytes);
+    if (!out) return inf_fail(e, INF_IO, "out of memory");
+    for (int i = 0; i < all->count; i++) {
+        const char *rest = all->param[i].name + length + (length > 0);
+        if (!selected(all->param[i].name, &deep)) continue;
+        size_t part = strcspn(rest, ".");
+        if (last && part == last_length && strncmp(last, rest, part) == 0) continue;
+        fprintf(out, "%s%.*s", last ? ", " : "", (int)part, rest);
+        last = rest;
+        last_length = part;
+    }
+    fclose(out);
+    InfCode code =
+        last ? inf_fail(e, INF_USAGE, "no parameter lies directly below '%s'; its parts: %s",
+                        f->prefix, text)
+             : inf_fail(e, INF_USAGE, "no parameter lies below '%s'", f->prefix);
+    free(text);
+    return code;
+}
+
 InfCode inf_params_print(InfError *e, const Plan *plan, InfParamsFormat format, FILE *out) {
     InfParams all;
     InfCode code = inf_params_open(e, plan, &all);
     int count = 0;
     Line *lines = code == INF_OK ? make_lines(&all, plan, &format, &count) : NULL;
     if (code == INF_OK && !lines) code = inf_fail(e, INF_IO, "out of memory");
-    if (code == INF_OK && count == 0 && format.prefix)
-        code = inf_fail(e, INF_USAGE, "no parameter lies below '%s'", format.prefix);
+    if (code == INF_OK && count == 0 && format.prefix) code = fail_empty(e, &all, &format);
     if (code == INF_OK && format.json)
         print_json(lines, count, out);
     else if (code == INF_OK)

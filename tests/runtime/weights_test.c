@@ -244,6 +244,57 @@ static void test_shards(void **state) {
     load(f, f->dir, NULL);
 }
 
+static void list(const Fixture *f, InfParamsFormat format, InfCode want, const char *says) {
+    InfError e = {0};
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    assert_non_null(out);
+    InfCode code = inf_params_print(&e, &f->plan, format, out);
+    fclose(out);
+    assert_int_equal(code, want);
+    const char *said = code == INF_OK ? text : e.text;
+    if (strcmp(said, says) != 0) fail_msg("'%s' is not '%s'", said, says);
+    inf_error_free(&e);
+    free(text);
+}
+
+/* The list: in the order of the full names, an alias when asked for. */
+static void test_list(void **state) {
+    static const char layers[] =
+        "transformer.h.0.c_attn.weight  [2, 6]            12  zeros              toy.it:4:3\n"
+        "transformer.h.1.c_attn.weight  [2, 6]            12  zeros              toy.it:4:3\n";
+    static const char table[] =
+        "transformer.wte.weight         [3, 2]             6  zeros              toy.it:9:3\n"
+        "30 parameters in 3 tensors; 32 stored, with padding rows\n";
+    Fixture *f = *state;
+    char all[1024];
+    snprintf(all, sizeof all, "%s%s", layers, table);
+    list(f, (InfParamsFormat){.prefix = NULL}, INF_OK, all);
+    snprintf(all, sizeof all,
+             "lm_head.weight                 [3, 2]  alias of transformer.wte.weight\n%s%s", layers,
+             table);
+    list(f, (InfParamsFormat){.aliases = true}, INF_OK, all);
+    static const char direct[] =
+        "transformer.wte.weight  [3, 2]             6  zeros              toy.it:9:3\n"
+        "6 parameters in 1 tensors; 8 stored, with padding rows\n";
+    list(f, (InfParamsFormat){.prefix = "transformer.wte", .no_recurse = true}, INF_OK, direct);
+    list(f, (InfParamsFormat){.prefix = "transformer.wte."}, INF_OK, direct);
+    list(f, (InfParamsFormat){.prefix = "transformer.wte.weight"}, INF_OK, direct);
+    list(f, (InfParamsFormat){.prefix = "transformer.wte", .json = true}, INF_OK,
+         "[{\"name\":\"transformer.wte.weight\",\"shape\":[3,2],\"count\":6,\"init\":\"zeros\","
+         "\"place\":\"9:3\",\"trainable\":true}]\n");
+    list(f, (InfParamsFormat){.prefix = "lm_head", .aliases = true, .json = true}, INF_OK,
+         "[{\"name\":\"lm_head.weight\",\"shape\":[3,2],\"alias_of\":\"transformer.wte.weight\"}]"
+         "\n");
+    list(f, (InfParamsFormat){.prefix = "transformer", .no_recurse = true}, INF_USAGE,
+         "no parameter lies directly below 'transformer'; its parts: h, wte");
+    list(f, (InfParamsFormat){.prefix = "transformer.h.", .no_recurse = true}, INF_USAGE,
+         "no parameter lies directly below 'transformer.h.'; its parts: 0, 1");
+    list(f, (InfParamsFormat){.prefix = "transformer.w"}, INF_USAGE,
+         "no parameter lies below 'transformer.w'");
+}
+
 /* Padding rows are never saved, the prefix always is, a tied tensor once; NaN is not. */
 static void test_saving(void **state) {
     Fixture *f = *state;
@@ -279,8 +330,8 @@ static void test_saving(void **state) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_names), TEST(test_prefix_hint),
+    const struct CMUnitTest tests[] = {TEST(test_names),       TEST(test_prefix_hint),
                                        TEST(test_other_types), TEST(test_shards),
-                                       TEST(test_saving)};
+                                       TEST(test_list),        TEST(test_saving)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
