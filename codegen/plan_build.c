@@ -143,6 +143,28 @@ static void plan_messages(Program *p) {
     }
 }
 
+/* "transformer.h.3": the scope of a unit, with its number for the star. */
+static const char *layer_text(Program *p, const char *name, int64_t layer) {
+    const char *star = name != NULL ? strchr(name, '*') : NULL;
+    if (star == NULL || layer < 0) return name;
+    return arena_printf(p->arena, "%.*s%lld%s", (int)(star - name), name, (long long)layer,
+                        star + 1);
+}
+
+static void plan_stages(Program *p) {
+    for (int c = 0; p->table->stage != NULL && c < p->table->chunks; c++) {
+        const ChunkInfo *s = &p->table->stage[c];
+        PlanStage row = {.rank = p->table->home[c],
+                         .local = p->table->local[c],
+                         .first = layer_text(p, s->first, s->first_layer),
+                         .last = layer_text(p, s->last, s->last_layer),
+                         .parameters = s->parameters,
+                         .cost = s->cost,
+                         .share = s->share};
+        vec_push(p->arena, &p->stages, row);
+    }
+}
+
 static const PlanRank *plan_eval_rank(Program *p, uint32_t chunk) {
     PlanRank *rank = ARENA_NEW(p->arena, PlanRank);
     *rank = (PlanRank){.task = p->tasks.n, .ntask = 1};
@@ -419,6 +441,7 @@ static void plan_point_to_tables(Program *p) {
     plan->chunk = p->chunks.data, plan->nchunk = p->chunks.n;
     plan->task = p->tasks.data;
     plan->message = p->messages.data, plan->nmessage = p->messages.n;
+    plan->stage = p->stages.data, plan->nstage = p->stages.n;
     plan->program = p->programs.data, plan->nprogram = p->programs.n;
     plan->setting = p->settings.data, plan->nsetting = p->settings.n;
     plan->buffer = p->buffers.data, plan->nbuffer = p->buffers.n;
@@ -447,6 +470,7 @@ void plan_build(Program *p) {
     for (int i = 0; i < REGION_count; i++) p->plan.region_bytes[i] = m->region_bytes[i];
     plan_params(p);
     plan_messages(p);
+    plan_stages(p);
     plan_programs(p);
     plan_train(p);
     plan_generate(p);

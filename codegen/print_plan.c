@@ -189,6 +189,24 @@ static void print_steps(const Program *p, FILE *out) {
     fputs("};\n\n", out);
 }
 
+static void print_stages(const Program *p, FILE *out) {
+    if (p->stages.n == 0) return;
+    fputs("static const PlanStage stages[] = {\n", out);
+    for (uint32_t i = 0; i < p->stages.n; i++) {
+        const PlanStage *r = &p->stages.data[i];
+        fprintf(out, "    {%d, %d, ", r->rank, r->local);
+        print_string(out, r->first);
+        fputs(", ", out);
+        print_string(out, r->last);
+        fprintf(out, ", %" PRId64 ", ", r->parameters);
+        print_double(out, r->cost);
+        fputs(", ", out);
+        print_double(out, r->share);
+        fputs("},\n", out);
+    }
+    fputs("};\n\n", out);
+}
+
 static void print_messages(const Program *p, FILE *out) {
     if (p->messages.n == 0) return;
     fputs("static const PlanMessage messages[] = {\n", out);
@@ -390,6 +408,7 @@ static void print_plan(const Program *p, uint64_t hash, FILE *out) {
     print_table_field(out, "chunk", "chunks", "nchunk", plan->nchunk);
     print_table_field(out, "task", "tasks", NULL, p->tasks.n);
     print_table_field(out, "message", "messages", "nmessage", plan->nmessage);
+    print_table_field(out, "stage", "stages", "nstage", plan->nstage);
     print_table_field(out, "program", "programs", "nprogram", plan->nprogram);
     print_table_field(out, "setting", "settings", "nsetting", plan->nsetting);
     print_table_field(out, "buffer", "buffers", "nbuffer", plan->nbuffer);
@@ -434,6 +453,7 @@ void plan_print(const Program *p, uint64_t hash, FILE *out) {
     print_args(p, out);
     print_steps(p, out);
     print_messages(p, out);
+    print_stages(p, out);
     print_programs(p, out);
     print_buffers(p, out);
     print_plan(p, hash, out);

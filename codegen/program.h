@@ -44,6 +44,7 @@ struct Program {
     VEC(PlanChunk) chunks;
     VEC(PlanTask) tasks;
     VEC(PlanMessage) messages;
+    VEC(PlanStage) stages;
     VEC(PlanProgram) programs;
     VEC(PlanSetting) settings;
     VEC(PlanBuffer) buffers;

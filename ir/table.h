@@ -56,7 +56,8 @@ typedef struct ChunkInfo {
     int units;                       /* layers and iterations of repeats */
     const char *first, *last;        /* scope paths of its first and last unit */
     int64_t first_layer, last_layer; /* their iterations; -1: not in a repeat */
-    double cost, share;
+    int64_t parameters;              /* elements of those that it uses first, without padding */
+    double cost, share;              /* of one forward: arithmetic and traffic; of the model's */
 } ChunkInfo;
 
 typedef struct Table {

@@ -63,8 +63,35 @@ static const char *layers_text(Arena *arena, const UnitList *units, const int *b
     return total > 0 ? arena_printf(arena, "layers %d = %s", total, text) : NULL;
 }
 
+static int64_t logical_elems(const Module *m, const Param *p, bool one_layer) {
+    const TypeInfo *t = type_info(m->types, p->type);
+    int64_t elems = 1;
+    for (int a = one_layer ? 1 : 0; a < t->ndim; a++)
+        elems *= a < p->nstack ? t->dim[a] : p->logical[a - p->nstack];
+    return elems;
+}
+
+static int chunk_of(const int *begin, int chunks, int unit) {
+    int chunk = chunks - 1;
+    while (chunk > 0 && begin[chunk] > unit) chunk--;
+    return chunk;
+}
+
+/* A parameter counts where it is used first; a stack that is cut, layer by layer. */
+static void count_parameters(const Module *m, Table *t, const UnitUses *uses, const int *begin) {
+    for (int i = 0; i < m->nparam; i++) {
+        const Param *p = &m->param[i];
+        int unit = uses->unit[i][0] < 0 ? 0 : uses->unit[i][0];
+        int64_t layers = uses->cut[i] ? type_info(m->types, p->type)->dim[0] : 1;
+        for (int64_t k = 0; k < layers; k++)
+            t->stage[chunk_of(begin, t->chunks, unit + (int)k)].parameters +=
+                logical_elems(m, p, uses->cut[i]);
+    }
+}
+
 /* What each chunk holds and costs. */
-static void describe_chunks(Module *m, Table *t, const UnitList *units, const int *begin) {
+static void describe_chunks(Module *m, Table *t, const UnitList *units, const UnitUses *uses,
+                            const int *begin) {
     double total = 0;
     for (uint32_t u = 0; u < units->n; u++) total += units->data[u].cost;
     t->stage = ARENA_ARRAY(m->arena, ChunkInfo, t->chunks);
@@ -80,6 +107,7 @@ static void describe_chunks(Module *m, Table *t, const UnitList *units, const in
         for (int u = begin[c]; u < begin[c + 1]; u++) s->cost += units->data[u].cost;
         s->share = total > 0 ? s->cost / total : 0;
     }
+    count_parameters(m, t, uses, begin);
     t->layers = layers_text(m->arena, units, begin, t->chunks);
 }
 
@@ -142,7 +170,7 @@ bool pass_partition(PassContext *ctx) {
     if (t == NULL) return false;
     int *begin = choose_split(m, &units, t->chunks, ctx->scratch);
     if (begin == NULL) return false;
-    describe_chunks(m, t, &units, begin);
+    describe_chunks(m, t, &units, &uses, begin);
     ctx->table = t;
     if (t->chunks == 1) return true;
     warn_empty(m, begin, t->chunks);

@@ -16,33 +16,33 @@ enum { PLAN_VERSION = 1, PLAN_NDIM_MAX = 8, PLAN_REPEAT_DEPTH_MAX = 4 };
 
 typedef enum PlanRegion {
     PLAN_REGION_none,
-    PLAN_REGION_param,   /* flat f32 weights */
-    PLAN_REGION_grad,    /* flat f32 gradient accumulators */
-    PLAN_REGION_state,   /* optimizer state: nstate vectors of the length of param */
-    PLAN_REGION_copy,    /* bf16 copy of the flat weights, element for element; chunk "copy" */
-    PLAN_REGION_scalar,  /* host scalars, then loss, counts, metrics, norm */
-    PLAN_REGION_data,    /* the staged batch */
-    PLAN_REGION_slot,    /* activations kept from forward to backward */
+    PLAN_REGION_param,  /* flat f32 weights */
+    PLAN_REGION_grad,   /* flat f32 gradient accumulators */
+    PLAN_REGION_state,  /* optimizer state: nstate vectors of the length of param */
+    PLAN_REGION_copy,   /* bf16 copy of the flat weights, element for element; chunk "copy" */
+    PLAN_REGION_scalar, /* host scalars, then loss, counts, metrics, norm */
+    PLAN_REGION_data,   /* the staged batch */
+    PLAN_REGION_slot,   /* activations kept from forward to backward */
     PLAN_REGION_scratch,
-    PLAN_REGION_cache,   /* generate: keys and values of the tokens so far */
+    PLAN_REGION_cache, /* generate: keys and values of the tokens so far */
     PLAN_REGION_count
 } PlanRegion;
 
 /* Scalars that the host computes each step, f32, at the head of PLAN_REGION_scalar. */
 typedef enum HostScalar {
-    HOST_lr,           /* after the schedule */
-    HOST_bias1,        /* 1 - beta1^t, t from 1 */
-    HOST_bias2,        /* 1 - beta2^t */
+    HOST_lr,    /* after the schedule */
+    HOST_bias1, /* 1 - beta1^t, t from 1 */
+    HOST_bias2, /* 1 - beta2^t */
     HOST_weight_decay,
-    HOST_clip,         /* largest norm; +inf when off */
+    HOST_clip, /* largest norm; +inf when off */
     HOST_SCALAR_COUNT
 } HostScalar;
 
 /* What a kernel may know of the moment. One object per task, shared by all threads. */
 typedef struct InfEnv {
     uint64_t seed;
-    int64_t step;       /* of the run, from 0 */
-    int64_t microbatch; /* over all replicas: dp_rank * n + m */
+    int64_t step;                        /* of the run, from 0 */
+    int64_t microbatch;                  /* over all replicas: dp_rank * n + m */
     int64_t iter[PLAN_REPEAT_DEPTH_MAX]; /* current iterations, outermost first */
     int threads;
 } InfEnv;
@@ -50,23 +50,19 @@ typedef struct InfEnv {
 typedef void InfKernel(void *const *arg, const InfEnv *env);
 
 /* A kernel is a C function, a function of the images, or a product by the device's library. */
-typedef enum PlanKernelKind {
-    PLAN_KERNEL_c,
-    PLAN_KERNEL_cuda,
-    PLAN_KERNEL_matmul
-} PlanKernelKind;
+typedef enum PlanKernelKind { PLAN_KERNEL_c, PLAN_KERNEL_cuda, PLAN_KERNEL_matmul } PlanKernelKind;
 
 typedef struct PlanKernel {
     const char *name;
-    InfKernel *fn;      /* PLAN_KERNEL_c; else NULL */
-    const char *form;   /* "elementwise", "rows", "columns", "matmul", "conv", ... */
-    const char *lines;  /* places in model.it it came from: "12:3 13:9" */
-    int64_t bytes;      /* least traffic: each operand read once, each result written once */
+    InfKernel *fn;     /* PLAN_KERNEL_c; else NULL */
+    const char *form;  /* "elementwise", "rows", "columns", "matmul", "conv", ... */
+    const char *lines; /* places in model.it it came from: "12:3 13:9" */
+    int64_t bytes;     /* least traffic: each operand read once, each result written once */
     int64_t flops;
-    uint8_t kind;       /* PlanKernelKind */
+    uint8_t kind;                       /* PlanKernelKind */
     uint32_t grid, block, shared_bytes; /* PLAN_KERNEL_cuda: one-dimensional; grid 0: nothing to do;
                                            shared_bytes is dynamic shared memory */
-    uint32_t matmul;    /* PLAN_KERNEL_matmul: index into Plan.matmul */
+    uint32_t matmul;                    /* PLAN_KERNEL_matmul: index into Plan.matmul */
 } PlanKernel;
 
 /* What a CUDA kernel gets by value after its pointers (one for each argument, in order):
@@ -116,14 +112,14 @@ typedef enum PlanEpilogue {
 typedef struct PlanMatmul {
     int64_t m, n, k, batch;
     uint8_t ta, tb;
-    uint8_t dtype;      /* PlanDtype of a and b */
-    uint8_t out_dtype;  /* of out, bias and old: f32, or bf16 where a and b are */
-    uint8_t tf32;       /* f32 operands may be rounded to tf32 */
-    uint8_t epilogue;   /* PlanEpilogue */
-    uint8_t beta;       /* 1: there is an old value */
-    uint8_t a, b, bias, old, out;            /* arguments; those that are not there: 0 */
-    int64_t lda, ldb, ldc;                   /* elements from row to row, as stored */
-    int64_t a_stride, b_stride, c_stride;    /* elements from matrix to matrix */
+    uint8_t dtype;                        /* PlanDtype of a and b */
+    uint8_t out_dtype;                    /* of out, bias and old: f32, or bf16 where a and b are */
+    uint8_t tf32;                         /* f32 operands may be rounded to tf32 */
+    uint8_t epilogue;                     /* PlanEpilogue */
+    uint8_t beta;                         /* 1: there is an old value */
+    uint8_t a, b, bias, old, out;         /* arguments; those that are not there: 0 */
+    int64_t lda, ldb, ldc;                /* elements from row to row, as stored */
+    int64_t a_stride, b_stride, c_stride; /* elements from matrix to matrix */
 } PlanMatmul;
 
 /* Device code: a cubin for one architecture ("sm_90a"), or PTX ("compute_80") for chips that no
@@ -157,7 +153,7 @@ typedef struct PlanStep {
     uint32_t nbody;
     uint8_t reverse;
     int64_t count;
-    int64_t first; /* random numbers count iterations from here */
+    int64_t first;     /* random numbers count iterations from here */
     const char *scope; /* "transformer.h.*.attn"; for traces and messages */
 } PlanStep;
 
@@ -178,14 +174,22 @@ typedef enum PlanTaskKind {
 } PlanTaskKind;
 
 typedef struct PlanTask {
-    uint8_t kind;        /* PlanTaskKind */
-    int32_t chunk;       /* global; -1 for the update */
-    int32_t local;       /* on its rank; -1 for the update */
-    int32_t microbatch;  /* -1 for the update */
-    uint32_t program;    /* index into Plan.chunk */
-    int32_t slot;        /* which set of its chunk's activations */
-    int32_t message;     /* send, recv: index into Plan.message */
+    uint8_t kind;       /* PlanTaskKind */
+    int32_t chunk;      /* global; -1 for the update */
+    int32_t local;      /* on its rank; -1 for the update */
+    int32_t microbatch; /* -1 for the update */
+    uint32_t program;   /* index into Plan.chunk */
+    int32_t slot;       /* which set of its chunk's activations */
+    int32_t message;    /* send, recv: index into Plan.message */
 } PlanTask;
+
+/* What a chunk of the pipeline holds. */
+typedef struct PlanStage {
+    int32_t rank, local;
+    const char *first, *last; /* scope paths of its first and last layer, "transformer.h.3"; NULL */
+    int64_t parameters;       /* elements, counted where they are used first */
+    double cost, share;       /* of one forward, in units of arithmetic; of the model's */
+} PlanStage;
 
 /* What one rank sends and another receives: activations, or a gradient on its way back. */
 typedef struct PlanMessage {
@@ -213,7 +217,7 @@ typedef enum PlanInit {
  * holds one '*' per stack axis. Stored dims may exceed logical ones (padding rows, never saved). */
 typedef struct PlanParam {
     const char *name;
-    int64_t offset;     /* bytes in param and grad; state k is at k * Plan.flat_bytes + offset */
+    int64_t offset; /* bytes in param and grad; state k is at k * Plan.flat_bytes + offset */
     int32_t nstack, ndim;
     int64_t stack[PLAN_REPEAT_DEPTH_MAX];
     int64_t dim[PLAN_NDIM_MAX];    /* logical, of one tensor */
@@ -226,7 +230,7 @@ typedef struct PlanParam {
     /* gradient buffers; use u >= 1 at grad offset use_offset + (u - 1) * use_stride */
     int32_t uses;
     int64_t use_offset, use_stride;
-    const char *place;   /* "12:3" */
+    const char *place; /* "12:3" */
 } PlanParam;
 
 typedef struct PlanAlias {
@@ -251,14 +255,14 @@ typedef struct PlanInput {
     uint8_t dtype; /* PlanDtype */
     int32_t ndim;
     int64_t dim[PLAN_NDIM_MAX];
-    int64_t limit; /* label, tokens, targets: values must be in [0, limit) */
+    int64_t limit;  /* label, tokens, targets: values must be in [0, limit) */
     int64_t ignore; /* targets: also allowed; INT64_MIN: none */
     PlanArg at;
 } PlanInput;
 
 /* A named result. Metrics are sum/count over the global batch; outputs are tensors. */
 typedef struct PlanMetric {
-    const char *name; /* "loss" is metric 0 */
+    const char *name;   /* "loss" is metric 0 */
     int64_t sum, count; /* byte offsets in PLAN_REGION_scalar */
 } PlanMetric;
 
@@ -314,7 +318,7 @@ typedef struct PlanTrain {
     double lr, beta1, beta2, decay, clip; /* clip 0: off */
     int64_t warmup;
     double floor, decay_share;
-    const char *dtype;     /* "f32", "bf16" */
+    const char *dtype; /* "f32", "bf16" */
 } PlanTrain;
 
 /* Defaults of the run-time settings of generate, and what is fixed. */
@@ -340,16 +344,16 @@ typedef struct PlanBuffer {
 
 typedef struct Plan {
     int32_t version;
-    const char *model, *file;   /* "mnist_cnn", "mnist_cnn.it" */
-    const char *target;         /* "cpu", "cuda" */
-    const char *compiler;       /* infinic's version */
-    const char *cpu_features;   /* comma-separated __builtin_cpu_supports names the kernels need */
-    uint64_t hash;              /* of everything else */
+    const char *model, *file; /* "mnist_cnn", "mnist_cnn.it" */
+    const char *target;       /* "cpu", "cuda" */
+    const char *compiler;     /* infinic's version */
+    const char *cpu_features; /* comma-separated __builtin_cpu_supports names the kernels need */
+    uint64_t hash;            /* of everything else */
     int32_t dp, tp, pp, vpp;
     const char *pipeline;
     const char *schedule_summary;
     int64_t region_bytes[PLAN_REGION_count];
-    int64_t flat_bytes;         /* of the parameter vector */
+    int64_t flat_bytes; /* of the parameter vector */
     int32_t nstate;
     int64_t grad_norm, update_ok; /* byte offsets in PLAN_REGION_scalar (f32) */
     const PlanParam *param;
@@ -366,6 +370,8 @@ typedef struct Plan {
     const PlanTask *task;
     const PlanMessage *message; /* in the order in which every rank posts its halves */
     uint32_t nmessage;
+    const PlanStage *stage; /* by chunk */
+    uint32_t nstage;
     const PlanProgram *program; /* [0] train, then eval where there is one, then generate's */
     uint32_t nprogram;
     PlanTrain train;

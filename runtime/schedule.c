@@ -208,11 +208,30 @@ static void print_grid(const Timeline *t, FILE *out) {
     }
 }
 
+/* Which layers each chunk has, and how much of the model that is. */
+static void print_stages(const Timeline *t, FILE *out) {
+    const Plan *plan = t->plan;
+    if (plan->nstage < 2) return;
+    fputs("\nstage rank chunk   parameters  share  layers\n", out);
+    for (uint32_t c = 0; c < plan->nstage; c++) {
+        const PlanStage *s = &plan->stage[c];
+        fprintf(out, "%5u %4d %5d %12lld %5.1f%%  ", c, s->rank, s->local, (long long)s->parameters,
+                100 * s->share);
+        if (s->first == NULL)
+            fputs("none\n", out);
+        else if (strcmp(s->first, s->last) == 0)
+            fprintf(out, "%s\n", s->first);
+        else
+            fprintf(out, "%s .. %s\n", s->first, s->last);
+    }
+}
+
 static void print_table(const Timeline *t, FILE *out) {
     print_grid(t, out);
     fputs("\nstep rank type     microbatch chunk local stage slot\n", out);
     for (int r = 0; r < t->ranks; r++)
         for (uint32_t i = 0; i < rank_of(t, r)->ntask; i++) print_row(t, r, i, out);
+    print_stages(t, out);
     if (t->plan->schedule_summary) fprintf(out, "\n%s\n", t->plan->schedule_summary);
 }
 
@@ -248,6 +267,24 @@ static void put_task(InfJson *j, const Timeline *t, uint32_t at) {
     inf_json_put_int(j, "slots", costs[task->kind]);
 }
 
+static void put_stages(InfJson *j, const Plan *plan) {
+    inf_json_key(j, "stages");
+    inf_json_open(j, '[');
+    for (uint32_t c = 0; c < plan->nstage; c++) {
+        const PlanStage *s = &plan->stage[c];
+        inf_json_open(j, '{');
+        inf_json_put_int(j, "rank", s->rank);
+        inf_json_put_int(j, "chunk", s->local);
+        inf_json_put_text(j, "first", s->first);
+        inf_json_put_text(j, "last", s->last);
+        inf_json_put_int(j, "parameters", s->parameters);
+        inf_json_put_double(j, "cost", s->cost);
+        inf_json_put_double(j, "share", s->share);
+        inf_json_close(j);
+    }
+    inf_json_close(j);
+}
+
 static void print_json(const Timeline *t, FILE *out) {
     const Plan *plan = t->plan;
     InfJson j;
@@ -262,6 +299,7 @@ static void print_json(const Timeline *t, FILE *out) {
     inf_json_put_int(&j, "vpp", plan->vpp);
     inf_json_put_int(&j, "microbatches", plan->program[0].microbatches);
     inf_json_put_int(&j, "makespan", t->end);
+    put_stages(&j, plan);
     inf_json_key(&j, "ranks");
     inf_json_open(&j, '[');
     for (int r = 0; r < t->ranks; r++) {
