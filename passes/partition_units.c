@@ -36,14 +36,21 @@ static bool seen_before(const Node *n, int operand) {
     return false;
 }
 
+/* What use `use` of a parameter is called: by its member, or by the member that is tied to it. */
+static const char *use_name(const Module *m, int param, int use) {
+    for (int i = 0; i < m->nalias; i++)
+        if (m->alias[i].param == param && use-- == 1) return m->alias[i].name;
+    return m->param[param].name;
+}
+
 /* "transformer.wte" of "transformer.wte.weight"; "transformer.h.*" of what is in a repeat. */
-static const char *layer_name(const Module *m, Arena *scratch, int param) {
-    const Param *p = &m->param[param];
-    const char *star = strchr(p->name, '*'), *dot = strrchr(p->name, '.');
-    size_t n = star != NULL  ? (size_t)(star - p->name) + 1
-               : dot != NULL ? (size_t)(dot - p->name)
-                             : strlen(p->name);
-    return arena_strndup(scratch, p->name, n);
+static const char *layer_name(const Module *m, Arena *scratch, int param, int use) {
+    const char *name = use_name(m, param, use);
+    const char *star = strchr(name, '*'), *dot = strrchr(name, '.');
+    size_t n = star != NULL  ? (size_t)(star - name) + 1
+               : dot != NULL ? (size_t)(dot - name)
+                             : strlen(name);
+    return arena_strndup(scratch, name, n);
 }
 
 /* ---- repeats ------------------------------------------------------------------------------ */
@@ -93,7 +100,7 @@ static int new_unit(Walk *w, const char *name, int64_t layer) {
 static int unit_of_use(Walk *w, int param, int use) {
     int *unit = &w->uses->unit[param][use];
     if (*unit >= 0 || w->units == NULL) return *unit;
-    const char *name = layer_name(w->g->mod, w->scratch, param);
+    const char *name = layer_name(w->g->mod, w->scratch, param, use);
     const Unit *last = w->units->n > 0 ? &w->units->data[w->units->n - 1] : NULL;
     bool same = last != NULL && last->layer < 0 && strcmp(last->name, name) == 0;
     *unit = same ? (int)w->units->n - 1 : new_unit(w, name, -1);
@@ -129,7 +136,7 @@ static void walk_repeat(Walk *w, int index) {
         int use = next_use(w, port);
         if (k >= ncarry && w->units != NULL) w->uses->cut[port->index] = true;
         if (w->units != NULL && first < 0) {
-            const char *name = layer_name(w->g->mod, w->scratch, port->index);
+            const char *name = layer_name(w->g->mod, w->scratch, port->index, use);
             first = (int)w->units->n;
             for (int64_t i = 0; i < count; i++) new_unit(w, name, i);
         }
