@@ -118,6 +118,11 @@ for ((point = 1; point <= points; point += every)); do
     check "no space at call $point of $points: exit 5, nothing half written, goes on" full_at $point
 done
 
+little() { env FAULT_FREE=1000 LD_PRELOAD="$work/faults.so" "$work/gpt2" "${always[@]}" --out "$work/little" --steps 2; }
+check "a disk that is too small is said before the first step" says "the disk is full" little
+check "exit 5" exits 5 little
+check "and nothing is trained" test ! -e "$work/little/model.safetensors"
+
 # --- what is refused ---
 
 check "another model is refused by name" compile $model "$work/other" "${tiny[@]}" -D n_layer=3

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "runtime/checkpoint.h"
 #include "runtime/params.h"
 #include "runtime/safetensors.h"
 #include "tests/runtime/toy.h"
@@ -59,6 +60,9 @@ static int set_up(void **state) {
     f->plan.checkpoint_skip = "*.attn.bias *.attn.masked_?ias";
     f->plan.flat_bytes = 2048;
     f->plan.region_bytes[PLAN_REGION_param] = 2048;
+    f->plan.region_bytes[PLAN_REGION_state] = 4096;
+    f->plan.nstate = 2;
+    f->plan.train.optimizer = PLAN_OPTIM_adamw;
     f->dir = temp_make();
     *state = f;
     return inf_engine_open(&e, &f->plan, 1, 0, &f->engine) != INF_OK ||
@@ -88,7 +92,7 @@ static const uint16_t halves[16] = {0x3800, 0x3c00, 0xc000, 0x4200, 0x4400, 0xc5
 #define SCALAR(name)                                                                               \
     { name, INF_DTYPE_F32, 0, {0}, numbers }
 
-enum { MOST = 8 };
+enum { MOST = 9 };
 typedef struct FileCase {
     InfTensorOut tensor[MOST];
     const char *says; /* NULL: it fits */
@@ -244,6 +248,68 @@ static void test_shards(void **state) {
     load(f, f->dir, NULL);
 }
 
+/* Optimizer state by name or by index; what does not fit is one report, and nothing is written. */
+static void test_optimizer_state(void **state) {
+    static const int64_t seven = 7;
+#define STATE(name, rows, columns)                                                                 \
+    { name, INF_DTYPE_F32, 2, {rows, columns}, numbers }
+#define COUNT                                                                                      \
+    { "adam.t", INF_DTYPE_I64, 0, {0}, &seven }
+    static const FileCase cases[] = {
+        {{STATE("adam.m.transformer.h.0.c_attn.weight", 2, 6),
+          STATE("adam.m.transformer.h.1.c_attn.weight", 2, 6),
+          STATE("adam.m.transformer.wte.weight", 3, 2),
+          STATE("adam.v.transformer.h.0.c_attn.weight", 2, 6),
+          STATE("adam.v.transformer.h.1.c_attn.weight", 2, 6),
+          STATE("adam.v.transformer.wte.weight", 3, 2), COUNT},
+         NULL},
+        {{STATE("adam.m.0", 2, 6), STATE("adam.m.1", 2, 6), STATE("adam.m.2", 3, 2),
+          STATE("adam.v.0", 2, 6), STATE("adam.v.1", 2, 6), STATE("adam.v.2", 3, 2), COUNT},
+         NULL},
+        {{STATE("adam.m.0", 2, 6), STATE("adam.m.1", 2, 6), STATE("adam.m.2", 3, 2),
+          STATE("adam.v.0", 2, 6), STATE("adam.v.1", 2, 6), COUNT},
+         "does not fit toy.it\n  missing     adam.v.transformer.wte.weight"},
+        {{STATE("adam.m.0", 2, 6), STATE("adam.m.1", 2, 6), STATE("adam.m.2", 3, 2),
+          STATE("adam.v.0", 2, 6), STATE("adam.v.1", 6, 2), STATE("adam.v.2", 3, 2), COUNT},
+         "mis-shaped  adam.v.transformer.h.1.c_attn.weight is [6, 2] in the file, [2, 6] in the "
+         "model"},
+        {{STATE("adam.m.0", 2, 6), STATE("adam.m.1", 2, 6), STATE("adam.m.2", 3, 2),
+          STATE("adam.v.0", 2, 6), STATE("adam.v.1", 2, 6), STATE("adam.v.2", 3, 2),
+          STATE("adam.v.3", 3, 2), COUNT},
+         "\n  unexpected  adam.v.3"},
+        {{STATE("sgd.momentum.0", 2, 6), {"sgd.t", INF_DTYPE_I64, 0, {0}, &seven}},
+         "is the state of sgd; this program trains with adamw"},
+        {{STATE("adam.m.0", 2, 6), {"adam.t", INF_DTYPE_F32, 0, {0}, numbers}},
+         "'adam.t' is missing or not one I64"},
+        {{STATE("adam.m.0", 2, 6)}, "'adam.t' is missing or not one I64"},
+    };
+    Fixture *f = *state;
+    const char *path = temp_path(f->dir, "optimizer.safetensors");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        InfError e = {0};
+        int64_t updates = 0;
+        float *m = inf_engine_at(&f->engine, PLAN_REGION_state, 0);
+        memset(m, 0, 4096);
+        put(path, &cases[i]);
+        InfCode code = inf_optimizer_load(&e, &f->params, &f->engine, path, &updates);
+        if (cases[i].says) {
+            assert_int_equal(code, INF_DATA);
+            if (!strstr(e.text, cases[i].says)) fail_msg("'%s' lacks '%s'", e.text, cases[i].says);
+            for (int k = 0; k < 1024; k++) assert_true(m[k] == 0);
+            inf_error_free(&e);
+            continue;
+        }
+        if (code != INF_OK) fail_msg("%s", e.text);
+        assert_int_equal(updates, 7);
+        for (int k = 0; k < 2; k++) {
+            assert_memory_equal(m + k * 512, numbers, 48);
+            assert_memory_equal(m + k * 512 + 12, numbers, 48);
+            assert_memory_equal(m + k * 512 + HEAD / 4, numbers, 24);
+            assert_true(m[k * 512 + HEAD / 4 + 6] == 0);
+        }
+    }
+}
+
 static void list(const Fixture *f, InfParamsFormat format, InfCode want, const char *says) {
     InfError e = {0};
     char *text = NULL;
@@ -330,8 +396,8 @@ static void test_saving(void **state) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_names),       TEST(test_prefix_hint),
-                                       TEST(test_other_types), TEST(test_shards),
-                                       TEST(test_list),        TEST(test_saving)};
+    const struct CMUnitTest tests[] = {
+        TEST(test_names), TEST(test_prefix_hint),     TEST(test_other_types), TEST(test_shards),
+        TEST(test_list),  TEST(test_optimizer_state), TEST(test_saving)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

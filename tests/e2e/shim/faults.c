@@ -6,6 +6,7 @@
  *   FAULT_AT=N        the N-th of them, from 1
  *   FAULT_KIND=kill   ends the program there, as kill -9 would; of a write, half is done before
  *   FAULT_KIND=full   fails with ENOSPC, as all writes after it do
+ *   FAULT_FREE=N      what the disk is said to have free
  *   FAULT_COUNT=FILE  receives, at the end, how many there were
  */
 #define _GNU_SOURCE
@@ -18,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 enum { STREAMS = 64 };
@@ -105,6 +107,15 @@ int rename(const char *from, const char *to) {
 
 int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags) {
     return below(to) && fails(false) ? -1 : NEXT(renameat2)(from_dir, from, to_dir, to, flags);
+}
+
+int statvfs(const char *path, struct statvfs *out) {
+    int result = NEXT(statvfs)(path, out);
+    if (getenv("FAULT_FREE")) {
+        out->f_frsize = 1;
+        out->f_bavail = (fsblkcnt_t)setting("FAULT_FREE");
+    }
+    return result;
 }
 
 /* Removing what is half written frees space: it is a point to be killed at, but never fails. */
