@@ -154,6 +154,8 @@ void settings_to_module(Lower *l) {
     const char *dtype = key_text(l, KEY_train_dtype);
     m->train.dtype = dtype != NULL && strcmp(dtype, "bf16") == 0 ? DT_bf16 : DT_f32;
     m->train.tf32 = dtype != NULL && strcmp(dtype, "tf32") == 0;
+    const char *recompute = key_text(l, KEY_train_recompute);
+    m->train.recompute = recompute != NULL && strcmp(recompute, "layer") == 0;
     m->train.schedule = schedule_of(key(l, KEY_train_schedule));
     if (optimizer->kind == VALUE_setting) {
         m->train.optimizer = optimizer_of(optimizer);

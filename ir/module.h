@@ -105,6 +105,7 @@ typedef struct TrainSettings {
     double clip; /* 0: off */
     Dtype dtype;
     bool tf32; /* factors of f32 products may be rounded to tf32 (CUDA) */
+    bool recompute;       /* the backward pass runs each layer's forward again */
     Optimizer optimizer;
     LrSchedule schedule;
 } TrainSettings;

@@ -75,6 +75,7 @@ const Setting text_setting[] = {
     FIELD("train.clip", float, train.clip),
     WORD("train.dtype", train.dtype, dtype_words),
     FIELD("train.tf32", bool, train.tf32),
+    FIELD("train.recompute", bool, train.recompute),
     WORD("train.optimizer", train.optimizer.kind, optimizer_words),
     FIELD("train.optimizer.lr", float, train.optimizer.lr),
     FIELD("train.optimizer.momentum", float, train.optimizer.momentum),

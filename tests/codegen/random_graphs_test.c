@@ -1,6 +1,7 @@
 /* random_graphs_test.c - random graphs through the whole path: passes, kernels compiled by cc, the
  * plan walked by the runtime's engine; against the f64 evaluator, and bit for bit between fused and
- * unfused, with and without reuse of memory, and 1, 2 and 4 threads.
+ * unfused, with and without reuse of memory, with and without recompute = layer, and 1, 2 and 4
+ * threads.
  *
  * INFINIC_RANDOM=FIRST[,COUNT[,N]] runs these seeds, every N-th also unfused, and says how far each
  * is from the evaluator. */
@@ -16,11 +17,14 @@
 
 #include <cmocka.h>
 
-enum { BATCH = 25 /* cases in one translation unit */, VARIANTS = 4 };
+enum { BATCH = 25 /* cases in one translation unit */, VARIANTS = 5 };
 
-static const WholeVariant variants[VARIANTS] = {
-    {false, false}, {false, true}, {true, false}, {true, true}};
-static const int threads[VARIANTS][3] = {{1, 2, 4}, {1}, {1, 4}, {2}};
+static const WholeVariant variants[VARIANTS] = {{false, false, false},
+                                                {false, true, false},
+                                                {true, false, false},
+                                                {true, true, false},
+                                                {false, false, true}};
+static const int threads[VARIANTS][3] = {{1, 2, 4}, {1}, {1, 4}, {2}, {2}};
 
 typedef struct Batch {
     WholeCase c[BATCH];
@@ -63,7 +67,8 @@ static void batch_build(Batch *b, const Range *range, uint64_t first) {
         b->c[i] = whole_case(seed);
         b->c[i].half = range->half;
         for (int v = 0; v < VARIANTS; v++)
-            if (!variants[v].no_fuse || seed % range->unfused_every == 0)
+            if ((!variants[v].no_fuse || seed % range->unfused_every == 0) &&
+                (!variants[v].recompute || b->c[i].rand.repeats))
                 b->whole[i][v] = whole_new(&b->c[i], variants[v], b->object);
     }
     object_build(b->object, range->cc, NULL);
@@ -78,7 +83,8 @@ static void batch_free(Batch *b) {
 
 static bool complain(uint64_t seed, int variant, int nthreads, const char *why) {
     if (why == NULL) return true;
-    fprintf(stderr, "seed %llu%s%s, %d threads: %s\n", (unsigned long long)seed,
+    fprintf(stderr, "seed %llu%s%s%s, %d threads: %s\n", (unsigned long long)seed,
+            variants[variant].recompute ? ", recompute" : "",
             variants[variant].no_fuse ? ", no fuse" : "",
             variants[variant].no_reuse ? ", no reuse" : "", nthreads, why);
     return false;
@@ -153,7 +159,8 @@ static void test_half_graphs(void **state) {
 static void test_clang(void **state) {
     (void)state;
     if (!is_long() || system("clang --version > /dev/null 2>&1") != 0) skip();
-    assert_int_equal(run_seeds(asked_for((Range){0, 25, .unfused_every = 1, .cc = "clang"}), NULL), 0);
+    assert_int_equal(run_seeds(asked_for((Range){0, 25, .unfused_every = 1, .cc = "clang"}), NULL),
+                     0);
 }
 
 int main(void) {

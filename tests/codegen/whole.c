@@ -38,6 +38,7 @@ Whole *whole_new(const WholeCase *c, WholeVariant v, Object *o) {
     whole_make(c, w->m);
     w->m->target = object_is_cuda() ? TARGET_cuda : TARGET_c;
     if (c->half) w->m->train.dtype = DT_bf16;
+    w->m->train.recompute = v.recompute;
     PassOptions options = {.no_fuse = v.no_fuse, .no_reuse = v.no_reuse};
     PassContext ctx = {.mod = w->m, .scratch = &scratch, .options = &options};
     if (!passes_run(&ctx)) {

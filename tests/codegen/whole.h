@@ -55,7 +55,7 @@ void whole_expected_free(WholeExpected *e);
 /* --- what is computed --- */
 
 typedef struct WholeVariant {
-    bool no_fuse, no_reuse;
+    bool no_fuse, no_reuse, recompute;
 } WholeVariant;
 
 typedef struct Whole Whole;
