@@ -67,6 +67,7 @@ EvalTensor verify_random_input(const Module *m, Arena *arena, Port port, Type ty
     int32_t use = port.role == ROLE_weight ? 0 : port.use;
     uint64_t key = scramble((uint64_t)port.role << 48 ^ (uint64_t)port.index << 16 ^ (uint64_t)use);
     if (dtype == DT_u8) limit = 256;
+    if (port.role == ROLE_position) limit = 1; /* what a prefill adds must fit behind it */
     for (int64_t i = 0; i < n; i++)
         t.data[i] = element_value(port.role, dtype, uniform(key, i), limit);
     for (int64_t i = 0; dtype == DT_bf16 && i < n; i++)
