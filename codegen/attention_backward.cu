@@ -219,10 +219,10 @@ INF_INLINE void attn_keys(const AttnGrad &g, uint32_t room, int batch, int group
     }
     attn_copy_wait<0>();
     __syncthreads();
-    if constexpr (DK)
+    if constexpr (DK && S::HAS_DK)
         attn_store_rows<S>(g.dk + batch * S::DK_B + group * S::DK_H + key0 * S::DK_T, S::DK_T,
                            S::KEYS - key0, dk, S::scale(), S::scale(), room);
-    if constexpr (DV)
+    if constexpr (DV && S::HAS_DV)
         attn_store_rows<S>(g.dv + batch * S::DV_B + group * S::DV_H + key0 * S::DV_T, S::DV_T,
                            S::KEYS - key0, dv, 1.0f, 1.0f, room + R::OWN);
 }
@@ -316,8 +316,9 @@ INF_INLINE void attn_queries(const AttnGrad &g, uint32_t room, int batch, int he
         }
     }
     __syncthreads();
-    attn_store_rows<S>(g.dq + batch * S::DQ_B + head * S::DQ_H + row0 * S::DQ_T, S::DQ_T,
-                       own.inside, dq, S::scale(), S::scale(), room);
+    if (S::HAS_DQ)
+        attn_store_rows<S>(g.dq + batch * S::DQ_B + head * S::DQ_H + row0 * S::DQ_T, S::DQ_T,
+                           own.inside, dq, S::scale(), S::scale(), room);
 }
 
 /* --- the launch --- */

@@ -81,6 +81,7 @@ static int64_t chunk_of(const AttentionSpec *s, bool backward) {
 }
 
 static bool is_loose_view(const AttentionSpec *s, const AttentionView *v) {
+    if (v->arg < 0) return false;
     int64_t bits = v->offset | v->b | v->h | v->t;
     return (s->loose >> v->arg & 1) || bits % (16 / dtype_bytes(s->dtype)) != 0;
 }
@@ -103,6 +104,16 @@ static void print_constant(const char *name, double value, FILE *out) {
             (double)(float)value);
 }
 
+/* Which results anybody reads. */
+static void print_wanted(const AttentionSpec *s, bool backward, FILE *out) {
+    if (backward)
+        fprintf(out, "        HAS_DQ = %d, HAS_DK = %d, HAS_DV = %d\n    };\n", s->dq.arg >= 0,
+                s->dk.arg >= 0, s->dv.arg >= 0);
+    else
+        fprintf(out, "        HAS_OUT = %d, HAS_LSE = %d\n    };\n", s->out.arg >= 0,
+                s->lse.arg >= 0);
+}
+
 static void print_traits(const AttentionSpec *s, bool backward, const char *name, FILE *out) {
     const double log2_e = 1.4426950408889634;
     Cut cut = cut_of(s, backward);
@@ -115,7 +126,8 @@ static void print_traits(const AttentionSpec *s, bool backward, const char *name
             is_loose(s, backward), s->scale < 0);
     fprintf(out, "        ROWS = %d, COLS = %d, STAGES = %d, OUT_TILE = %d, KEY_KINDS = %d,\n",
             cut.rows, cut.cols, cut.stages, cut.out_tile, cut.key_kinds);
-    fprintf(out, "        CHUNK = %" PRId64 "\n    };\n", chunk_of(s, backward));
+    fprintf(out, "        CHUNK = %" PRId64 ",\n", chunk_of(s, backward));
+    print_wanted(s, backward, out);
     fputs("    enum : int64_t {\n", out);
     print_view("Q", &s->q, out);
     print_view("K", &s->k, out);
@@ -146,7 +158,10 @@ static void print_head(const AttentionSpec *s, const Cut *cut, const char *name,
 }
 
 static void print_pointer(const AttentionView *v, const char *after, FILE *out) {
-    fprintf(out, "a%d + %" PRId64 "%s", v->arg, v->offset, after);
+    if (v->arg < 0)
+        fprintf(out, "0%s", after);
+    else
+        fprintf(out, "a%d + %" PRId64 "%s", v->arg, v->offset, after);
 }
 
 void attention_cuda_print_forward(const AttentionSpec *s, const char *name, FILE *out) {

@@ -201,10 +201,11 @@ INF_INLINE void attn_forward_f32(const float *q, const float *k, const float *v,
 #pragma unroll
     for (int i = 0; i < F::SIDE; i++) {
         l[i] = attn_row_sum(l[i]);
-        if (x == 0 && row0 + y + 16 * i < S::QUERIES) lse[y + 16 * i] = m[i] + inf_log(l[i]);
+        if (S::HAS_LSE && x == 0 && row0 + y + 16 * i < S::QUERIES)
+            lse[y + 16 * i] = m[i] + inf_log(l[i]);
         l[i] = 1.0f / l[i];
     }
-    attn_store<S>(out, S::O_T, S::QUERIES - row0, o, l);
+    if (S::HAS_OUT) attn_store<S>(out, S::O_T, S::QUERIES - row0, o, l);
 }
 
 /* --- gradients --- */
@@ -310,10 +311,12 @@ INF_INLINE void attn_keys_f32(const AttnGradF32 &g, float *room, int batch, int 
             __syncthreads();
             attn_add<S, true>(dk, p, q);
         }
-    attn_store<S>(g.dk + batch * S::DK_B + group * S::DK_H + key0 * S::DK_T, S::DK_T,
-                  S::KEYS - key0, dk, scale);
-    attn_store<S>(g.dv + batch * S::DV_B + group * S::DV_H + key0 * S::DV_T, S::DV_T,
-                  S::KEYS - key0, dv, one);
+    if (S::HAS_DK)
+        attn_store<S>(g.dk + batch * S::DK_B + group * S::DK_H + key0 * S::DK_T, S::DK_T,
+                      S::KEYS - key0, dk, scale);
+    if (S::HAS_DV)
+        attn_store<S>(g.dv + batch * S::DV_B + group * S::DV_H + key0 * S::DV_T, S::DV_T,
+                      S::KEYS - key0, dv, one);
 }
 
 template <class S>
@@ -347,8 +350,9 @@ INF_INLINE void attn_queries_part_f32(const AttnGradF32 &g, float *room, int bat
         __syncthreads();
         attn_add<S, false>(dq, p, k);
     }
-    attn_store<S>(g.dq + batch * S::DQ_B + head * S::DQ_H + row0 * S::DQ_T, S::DQ_T, at.inside, dq,
-                  scale);
+    if (S::HAS_DQ)
+        attn_store<S>(g.dq + batch * S::DQ_B + head * S::DQ_H + row0 * S::DQ_T, S::DQ_T, at.inside,
+                      dq, scale);
 }
 
 template <class S> INF_INLINE void attn_backward_f32(const AttnGradF32 &g) {

@@ -120,11 +120,13 @@ INF_INLINE void attn_forward_block(const inf_bf16 *q, const inf_bf16 *k, const i
         l[h] += __shfl_xor_sync(0xFFFFFFFFu, l[h], 2);
         scale[h] = 1.0f / l[h];
         const int r = row + 8 * h;
-        if (lane % 4 == 0 && r < S::QUERIES)
+        if (S::HAS_LSE && lane % 4 == 0 && r < S::QUERIES)
             lse[r] = (INF_FMA(m[h], S::scale_log2(), attn_log2(l[h]))) * 0.693147180559945f;
     }
     __syncthreads();
-    attn_store_rows<S>(out + row0 * S::O_T, S::O_T, S::QUERIES - row0, o, scale[0], scale[1], rows);
+    if (S::HAS_OUT)
+        attn_store_rows<S>(out + row0 * S::O_T, S::O_T, S::QUERIES - row0, o, scale[0], scale[1],
+                           rows);
 }
 
 template <class S>

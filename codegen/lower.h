@@ -24,7 +24,7 @@ typedef LoopKernel *LowerFn(LowerContext *ctx, const Graph *g, const Node *kerne
 
 LowerFn lower_map, lower_reduce, lower_argmax, lower_gather, lower_gather_dw, lower_put;
 LowerFn lower_max_pool2d, lower_max_pool2d_dx, lower_avg_pool2d, lower_avg_pool2d_dx;
-LowerFn lower_attention;
+LowerFn lower_attention, lower_cuda_attention, lower_cuda_attention_grad;
 LowerFn lower_matmul, lower_conv2d, lower_conv2d_dx, lower_conv2d_dw;
 
 LowerFn lower_cuda_map, lower_cuda_reduce, lower_cuda_gather_dw, lower_cuda_matmul;

@@ -25,3 +25,32 @@ LoopKernel *lower_attention(LowerContext *ctx, const Graph *g, const Node *kerne
     return text_kernel(ctx, g, kernel,
                        (LoopText){.print = print_c, .prelude = attention_c_print_prelude});
 }
+
+static void print_cuda_forward(const LoopKernel *k, const char *name, FILE *out) {
+    attention_cuda_print_forward(k->text->spec, name, out);
+}
+
+static void print_cuda_backward(const LoopKernel *k, const char *name, FILE *out) {
+    attention_cuda_print_backward(k->text->spec, name, out);
+}
+
+static LoopKernel *cuda_kernel(LoopKernel *k, AttentionLaunch launch) {
+    k->blocks = launch.grid;
+    k->threads = launch.block;
+    k->shared_bytes = launch.shared_bytes;
+    return k;
+}
+
+LoopKernel *lower_cuda_attention(LowerContext *ctx, const Graph *g, const Node *kernel) {
+    LoopKernel *k = text_kernel(
+        ctx, g, kernel,
+        (LoopText){.print = print_cuda_forward, .prelude = attention_cuda_print_prelude});
+    return cuda_kernel(k, attention_cuda_forward(k->text->spec));
+}
+
+LoopKernel *lower_cuda_attention_grad(LowerContext *ctx, const Graph *g, const Node *kernel) {
+    LoopKernel *k = text_kernel(
+        ctx, g, kernel,
+        (LoopText){.print = print_cuda_backward, .prelude = attention_cuda_print_prelude});
+    return cuda_kernel(k, attention_cuda_backward(k->text->spec));
+}

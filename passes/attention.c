@@ -7,7 +7,6 @@
 
 bool attention_has_kernel(const Graph *g, const Node *n) {
     const TypeInfo *q = val_info(g, n->in[0]), *v = val_info(g, n->in[2]);
-    if (g->mod->target != TARGET_c) return false;
     return q->dtype == DT_f32 && q->dim[3] == v->dim[3] && q->dim[3] % ATTENTION_DIM_STEP == 0 &&
            q->dim[3] <= ATTENTION_DIM_MOST;
 }

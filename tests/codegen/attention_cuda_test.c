@@ -104,6 +104,7 @@ static uint32_t add_kernel(Object *o, const Case *c, bool backward) {
     AttentionSpec s = spec_of(c);
     AttentionLaunch l = backward ? attention_cuda_backward(&s) : attention_cuda_forward(&s);
     assert_true(l.shared_bytes <= 160 << 10);
+    object_add_prelude(o, attention_cuda_print_prelude);
     uint32_t number = object_add_cuda(o, "attention", text, l.grid, l.block);
     free(text);
     return number;

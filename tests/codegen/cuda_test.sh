@@ -7,7 +7,7 @@ set -u
 command -v c++ > /dev/null || { echo 'no C++ compiler (c++): emulated kernels are not tested'; exit 77; }
 export INFINIC_TEST_TARGET=cuda
 bad=0 run=0
-for test in elementwise movement bf16 reduce matmul conv random_graphs; do
+for test in elementwise movement bf16 reduce matmul attention conv random_graphs; do
     program=$BUILD/tests/codegen_$test
     [ -x "$program" ] || continue
     run=$((run + 1))

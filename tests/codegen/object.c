@@ -1,7 +1,6 @@
 /* object.c - see object.h. */
 #include "tests/codegen/object.h"
 
-#include "codegen/attention_cuda.h"
 #include "tests/codegen/cuda_emulate.h"
 #include "tests/codegen/object_device.h"
 
@@ -176,7 +175,6 @@ static void print_unit(Object *o, FILE *out) {
         fputs("#undef INF_KERNEL\n#define INF_KERNEL(threads) static void\n"
               "#define INF_EMULATED\n#include \"tests/codegen/cuda_emulate_words.h\"\n",
               out);
-        attention_cuda_print_prelude(out);
     } else {
         fputs("#include \"runtime/plan.h\"\n"
               "void (*hook_random4)(const InfEnv *, uint32_t, uint32_t, uint64_t, uint32_t *);\n"
