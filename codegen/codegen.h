@@ -18,6 +18,7 @@ typedef struct InputLimits {
 
 typedef struct CodegenOptions {
     InputLimits limits;
+    int64_t attention_width; /* ir/work.h, of the graphs before the passes */
     const char *march;   /* NULL: native */
     const char *version; /* of infinic */
     bool threads_always; /* several threads even where the work is too small for it: for tests */

@@ -479,5 +479,6 @@ void plan_build(Program *p) {
     const Graph *update = module_graph(m, "update");
     p->plan.grad_norm = output_offset(update, ROLE_grad_norm, 0);
     p->plan.update_ok = output_offset(update, ROLE_update_ok, 0);
+    p->plan.attention_width = p->options->attention_width;
     plan_point_to_tables(p);
 }

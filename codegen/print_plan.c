@@ -397,8 +397,9 @@ static void print_plan(const Program *p, uint64_t hash, FILE *out) {
     print_dims(out, PLAN_REGION_count, plan->region_bytes);
     fprintf(out, ",\n    .flat_bytes = %" PRId64 ", .nstate = %d,\n", plan->flat_bytes,
             plan->nstate);
-    fprintf(out, "    .grad_norm = %" PRId64 ", .update_ok = %" PRId64 ",\n", plan->grad_norm,
+    fprintf(out, "    .grad_norm = %" PRId64 ", .update_ok = %" PRId64 ", ", plan->grad_norm,
             plan->update_ok);
+    fprintf(out, ".attention_width = %" PRId64 ",\n", plan->attention_width);
     print_table_field(out, "param", "params", "nparam", plan->nparam);
     print_table_field(out, "alias", "aliases", "nalias", plan->nalias);
     print_table_field(out, "kernel", "kernels", "nkernel", plan->nkernel);

@@ -6,6 +6,7 @@
 #include "frontend/lower.h"
 #include "frontend/options.h"
 #include "ir/text.h"
+#include "ir/work.h"
 #include "passes/pass.h"
 #include "runtime/plan.h"
 
@@ -28,6 +29,7 @@ typedef struct Driver {
     Options options;
     Module *mod;
     InputLimits limits;
+    int64_t attention_width;
     VEC(const char *) archs; /* CUDA architectures */
 } Driver;
 
@@ -116,14 +118,15 @@ static bool read_model(Driver *r, bool *printed) {
 
 /* --- the pipeline --- */
 
-/* Bounds of batch values are facts of the model as written; later passes hide them. */
-static void find_limits(Driver *r) {
+/* Bounds of batch values and the like are facts of the model as written; passes hide them. */
+static void find_facts(Driver *r) {
     const Graph *g = module_graph(r->mod, "train");
     int count = 0;
     for (int i = 0; g != NULL && i < g->nin; i++) count += g->in_port[i].role == ROLE_data;
     DataLimit *limit = ARENA_ARRAY(&r->arena, DataLimit, count + 1);
     for (int i = 0; i < count; i++) limit[i] = limits_of_input(g, i);
     r->limits = (InputLimits){.limit = limit, .count = count};
+    if (g != NULL) r->attention_width = work_attention_width(g);
 }
 
 static PassOptions pass_options(const Driver *r) {
@@ -180,7 +183,7 @@ static int compile(Driver *r) {
     if (!read) return EXIT_DIAGNOSTICS;
     if (printed) return finish_output();
     if (given(r, OPT_check)) return EXIT_OK;
-    find_limits(r);
+    find_facts(r);
     PassContext ctx = {.mod = r->mod, .scratch = &r->scratch, .options = &passes};
     if (!passes_run(&ctx)) return EXIT_DIAGNOSTICS;
     if (emits(r, "ir"))
@@ -188,6 +191,7 @@ static int compile(Driver *r) {
     if (emits(r, "ir") || passes.dump != NULL || passes.stop_after != NULL || passes.only != NULL)
         return finish_output();
     CodegenOptions options = {.limits = r->limits,
+                              .attention_width = r->attention_width,
                               .march = text_of(r, OPT_march),
                               .version = INFINIC_VERSION,
                               .arch = r->archs.data,

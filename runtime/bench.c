@@ -10,6 +10,7 @@
 #include "runtime/json.h"
 #include "runtime/kernels.h"
 #include "runtime/signals.h"
+#include "runtime/work.h"
 
 enum { WARM_UP_STEPS = 5, DEFAULT_STEPS = 50 };
 
@@ -108,6 +109,8 @@ static InfCode print_json(InfError *e, const InfSession *s, double ms, int64_t s
     inf_json_put_int(&j, "steps", steps);
     inf_json_put_double(&j, "ms_per_step", ms);
     inf_json_put_double(&j, "units_per_s", units_per_s(s, ms));
+    double mfu = inf_work_share(s->plan, s->engine.table->describe(s->engine.device), ms);
+    if (mfu > 0) inf_json_put_double(&j, "mfu", mfu);
     inf_json_put_int(&j, "peak_bytes", (int64_t)inf_session_measured(s));
     inf_json_put_int(&j, "planned_bytes", (int64_t)s->planned_bytes);
     InfCode code = INF_OK;

@@ -1,4 +1,6 @@
 /* eval.c - loss and metrics of given weights over the evaluation set. */
+#include <math.h>
+
 #include "runtime/json.h"
 #include "runtime/session.h"
 #include "runtime/signals.h"
@@ -7,6 +9,7 @@ static void print_result(const InfSession *s, const InfEvaluation *r) {
     const PlanProgram *eval = &s->plan->program[1];
     if (!inf_option_given(s->options, OPT_json)) {
         for (int k = 0; k < r->count; k++) printf("%s %.6f\n", eval->metric[k].name, r->mean[k]);
+        if (inf_has_perplexity(eval)) printf("perplexity %.6g\n", exp(r->mean[0]));
         printf("samples %llu\n", (unsigned long long)r->samples);
         return;
     }
@@ -14,6 +17,7 @@ static void print_result(const InfSession *s, const InfEvaluation *r) {
     inf_json_init(&j, stdout);
     inf_json_open(&j, '{');
     for (int k = 0; k < r->count; k++) inf_json_put_double(&j, eval->metric[k].name, r->mean[k]);
+    if (inf_has_perplexity(eval)) inf_json_put_double(&j, "perplexity", exp(r->mean[0]));
     inf_json_put_int(&j, "samples", (int64_t)r->samples);
     inf_json_close(&j);
     putchar('\n');

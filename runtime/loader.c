@@ -50,6 +50,11 @@ uint64_t inf_units(const PlanProgram *program) {
     return tokens ? (uint64_t)inf_input_elements(tokens) : 1;
 }
 
+bool inf_has_perplexity(const PlanProgram *program) {
+    return inf_input_find(program, PLAN_INPUT_tokens) &&
+           inf_input_find(program, PLAN_INPUT_targets);
+}
+
 /* What lies in memory, as rows. */
 static void use_images(InfLoader *l) {
     const InfImages *im = &l->images;

@@ -62,6 +62,9 @@ InfCode inf_loader_synthetic(InfError *e, const PlanProgram *program, uint64_t c
 const char *inf_unit_name(const PlanProgram *program);
 uint64_t inf_units(const PlanProgram *program);
 
+/* Whether the exponential of the loss is a perplexity: the loss is over tokens. */
+bool inf_has_perplexity(const PlanProgram *program);
+
 void inf_loader_close(InfLoader *l);
 
 /* Chooses the order of an epoch. */

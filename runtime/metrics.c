@@ -1,6 +1,7 @@
 /* metrics.c - writes the record of a run. */
 #include "runtime/metrics.h"
 
+#include <math.h>
 #include <string.h>
 #include <sys/resource.h>
 
@@ -47,6 +48,7 @@ void inf_metrics_step(InfMetrics *m, const InfStepRecord *r) {
     inf_json_put_double(&m->json, "lr", r->lr);
     inf_json_put_float(&m->json, "ms", (float)r->ms);
     inf_json_put_float(&m->json, "units_per_s", (float)r->units_per_s);
+    if (r->mfu > 0) inf_json_put_float(&m->json, "mfu", (float)r->mfu);
     inf_json_put_int(&m->json, "mem_peak", (int64_t)inf_memory_peak());
     if (r->has_norm) inf_json_put_float(&m->json, "grad_norm", r->grad_norm);
     inf_metrics_end(m);
@@ -58,6 +60,7 @@ void inf_metrics_eval(InfMetrics *m, int64_t step, const PlanProgram *eval,
     inf_json_put_int(&m->json, "step", step);
     for (int k = 0; k < r->count; k++)
         inf_json_put_double(&m->json, eval->metric[k].name, r->mean[k]);
+    if (inf_has_perplexity(eval)) inf_json_put_double(&m->json, "perplexity", exp(r->mean[0]));
     inf_json_put_int(&m->json, "samples", (int64_t)r->samples);
     inf_metrics_end(m);
 }

@@ -33,6 +33,7 @@ typedef struct InfStepRecord {
     int64_t step;
     float loss;
     double lr, ms, units_per_s;
+    double mfu; /* share of the device's peak, work.h; 0: unknown */
     bool has_norm;
     float grad_norm;
 } InfStepRecord;

@@ -356,6 +356,7 @@ typedef struct Plan {
     int64_t flat_bytes; /* of the parameter vector */
     int32_t nstate;
     int64_t grad_norm, update_ok; /* byte offsets in PLAN_REGION_scalar (f32) */
+    int64_t attention_width;      /* sum over attention layers of heads * dimension */
     const PlanParam *param;
     uint32_t nparam;
     const PlanAlias *alias;

@@ -28,8 +28,9 @@ const char *inf_duration_text(double seconds, char *out) {
     return out;
 }
 
-void inf_progress_step(InfProgress *p, int64_t step, float loss, double units_per_s) {
+void inf_progress_step(InfProgress *p, const InfStepRecord *r) {
     double now = inf_clock_ms();
+    int64_t step = r->step;
     bool last = step == p->steps;
     if (p->quiet ||
         (p->shown && !last && now - p->shown_ms < (p->terminal ? TERMINAL_MS : PLAIN_MS)))
@@ -38,10 +39,13 @@ void inf_progress_step(InfProgress *p, int64_t step, float loss, double units_pe
     char eta[32];
     inf_duration_text((now - p->started_ms) / 1e3 / done * left, eta);
     int64_t epochs = (p->steps + p->steps_per_epoch - 1) / p->steps_per_epoch;
-    fprintf(stderr, "%sepoch %lld/%lld  step %lld/%lld  loss %.4f  %.0f %s/s  ETA %s%s",
-            p->terminal ? "\r" : "", (long long)((step - 1) / p->steps_per_epoch + 1),
-            (long long)epochs, (long long)step, (long long)p->steps, (double)loss, units_per_s,
-            p->unit, eta, p->terminal ? "\x1b[K" : "\n");
+    fprintf(stderr, "%sepoch %lld/%lld  step %lld/%lld  loss %.4f", p->terminal ? "\r" : "",
+            (long long)((step - 1) / p->steps_per_epoch + 1), (long long)epochs, (long long)step,
+            (long long)p->steps, (double)r->loss);
+    if (r->has_norm) fprintf(stderr, "  norm %.4f", (double)r->grad_norm);
+    fprintf(stderr, "  lr %.3g  %.0f %s/s", r->lr, r->units_per_s, p->unit);
+    if (r->mfu > 0) fprintf(stderr, "  MFU %.1f %%", 100 * r->mfu);
+    fprintf(stderr, "  ETA %s%s", eta, p->terminal ? "\x1b[K" : "\n");
     fflush(stderr);
     p->pending = p->terminal;
     p->shown = true;

@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "runtime/metrics.h"
+
 typedef struct InfProgress {
     bool quiet, terminal;
     int64_t first, steps, steps_per_epoch; /* step it began with, last step, length of an epoch */
@@ -21,8 +23,8 @@ typedef struct InfProgress {
 void inf_progress_open(InfProgress *p, bool quiet, int64_t first, int64_t steps,
                        int64_t steps_per_epoch, const char *unit);
 
-/* After step `step` (counted from 1). */
-void inf_progress_step(InfProgress *p, int64_t step, float loss, double units_per_s);
+/* After step r->step (counted from 1). */
+void inf_progress_step(InfProgress *p, const InfStepRecord *r);
 
 /* Ends the line in place, so that something else can be printed. */
 void inf_progress_break(InfProgress *p);

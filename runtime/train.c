@@ -16,6 +16,7 @@
 #include "runtime/rate.h"
 #include "runtime/session.h"
 #include "runtime/signals.h"
+#include "runtime/work.h"
 
 typedef struct Trainer {
     InfSession s;
@@ -104,6 +105,7 @@ static InfCode evaluate(InfError *e, Trainer *t) {
     fprintf(t->results, "step %lld: eval", (long long)t->state.step);
     for (int k = 0; k < r.count; k++)
         fprintf(t->results, " %s %.4f", eval->metric[k].name, r.mean[k]);
+    if (inf_has_perplexity(eval)) fprintf(t->results, " perplexity %.4g", exp(r.mean[0]));
     fprintf(t->results, " (%llu samples)\n", (unsigned long long)r.samples);
     fflush(t->results);
     return INF_OK;
@@ -213,6 +215,7 @@ static void submit_step(Trainer *t) {
 
 static void note_step(Trainer *t, const InfStepResult *r) {
     double now = inf_clock_ms(), ms = now - t->finished_ms;
+    const char *device = t->s.engine.table->describe(t->s.engine.device);
     t->finished_ms = now;
     t->last_loss = r->loss;
     InfStepRecord record = {.step = t->state.step,
@@ -220,10 +223,11 @@ static void note_step(Trainer *t, const InfStepResult *r) {
                             .lr = r->input.host.lr,
                             .ms = ms,
                             .units_per_s = units_per_s(t, ms),
+                            .mfu = inf_work_share(t->s.plan, device, ms),
                             .has_norm = t->show_norm,
                             .grad_norm = r->grad_norm};
     inf_metrics_step(&t->metrics, &record);
-    inf_progress_step(&t->progress, t->state.step, r->loss, record.units_per_s);
+    inf_progress_step(&t->progress, &record);
 }
 
 /* Waits for the oldest step on its way and does what follows from it. */

@@ -49,6 +49,33 @@ against() {
 against gpt2_tiny models/gpt2.it "${gpt2[@]}"
 against llama_tiny models/llama3.it "${llama[@]}"
 
+# Sets of tokens: 5 samples of 32 and the token behind them, u16 without a header.
+tail -c +1025 $ref/tokens.bin | head -c 322 > "$work/five.bin"
+tail -c +1025 $ref/tokens.bin | head -c 256 > "$work/few.bin"
+evaluates() {
+    compile models/gpt2.it "$work/eval.$1" "${gpt2[@]}" -D train.B=4 -D eval.B="$1" -D eval.every=10 \
+        -D "eval.data=tokens(\"$work/five.bin\")" &&
+        "$work/eval.$1" eval --weights $ref/gpt2_tiny.safetensors --json > "$work/eval.$1.json" &&
+        cat "$work/eval.$1.json" && grep -q '"samples": *5[,}]' "$work/eval.$1.json" &&
+        grep -q '"perplexity": *4[0-9][0-9]' "$work/eval.$1.json"
+}
+# alike: evaluations in batches of 4 (the last one padded) and of 5 give the same loss.
+alike() {
+    cat "$work/eval.4.json" "$work/eval.5.json" | sed 's/.*"loss": *\([^,}]*\).*/\1/' |
+        awk '{ v[NR] = $1 } END { d = v[1] - v[2]; print v[1], v[2]; exit !(NR == 2 && d * d < 1e-12) }'
+}
+check "five samples are evaluated in batches of 4" evaluates 4
+check "five samples are evaluated in batches of 5" evaluates 5
+check "padding does not count" alike
+check "evaluation every 10 steps" says "step 10: eval loss" "$work/eval.4" train --steps 12 --quiet \
+    --data $ref/tokens.bin
+check "too few tokens" says "holds 128 tokens, so 3 samples of T = 32; one step needs 129 tokens" \
+    exits 4 "$work/eval.4" train --data "$work/few.bin"
+check "a missing file" says "infinic tokenize TEXT -o data/train.bin" exits 4 "$work/eval.4" train
+check "a token beyond the vocabulary" says "the model's vocabulary is 0 to 499" exits 4 \
+    "$work/eval.4" train --data $ref/gpt2_tiny.safetensors
+check "bench counts tokens" says "tokens/s" "$work/eval.4" bench --steps 2
+
 # counts TEXT MODEL [OPTION...]
 counts() {
     local text=$1
