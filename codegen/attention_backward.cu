@@ -21,8 +21,7 @@ template <class S> struct AttnRoom {
         PAIRS = 2 * OWN,
         OUT = PAIRS + S::STAGES * 2 * TILE,
         LSE = OUT + (S::OUT_TILE ? TILE : 0),
-        DELTA = LSE + S::COLS * 4,
-        PASSES = S::COLS * 4 / AttnForm<S>::THREADS /* rows of such a tile a thread prepares */
+        DELTA = LSE + S::COLS * 4
     };
 };
 
@@ -37,12 +36,6 @@ INF_INLINE float attn_dot8(uint4 x, uint4 y, float sum) {
     return sum;
 }
 
-/* The sum over a row's four lanes. */
-INF_INLINE float attn_fold4(float x) {
-    x += __shfl_xor_sync(0xFFFFFFFFu, x, 1);
-    return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
-}
-
 /* Piece x of a quarter of a row: neighbours, so that no bank is asked twice. */
 INF_INLINE int attn_piece(int x, int part) { return part * 2 + x % 2 + x / 2 * 8; }
 
@@ -55,20 +48,6 @@ INF_INLINE float attn_delta(const inf_bf16 *dout, const inf_bf16 *out, int part,
         const int piece = attn_piece(x, part);
         if (piece < S::DIM / 8 && inside)
             sum = attn_dot8(attn_read<S>(dout + 8 * piece), attn_read<S>(out + 8 * piece), sum);
-    }
-    return attn_fold4(sum);
-}
-
-/* The same from tiles. */
-template <class S>
-INF_INLINE float attn_delta_tile(uint32_t dout, uint32_t out, int row, int part) {
-    float sum = 0.0f;
-#pragma unroll
-    for (int x = 0; x < (S::DIM + 63) / 64 * 2; x++) {
-        const int piece = attn_piece(x, part);
-        if (piece < S::DIM / 8)
-            sum = attn_dot8(attn_get16(attn_at<S::COLS>(dout, row, piece)),
-                            attn_get16(attn_at<S::COLS>(out, row, piece)), sum);
     }
     return attn_fold4(sum);
 }
@@ -90,41 +69,69 @@ INF_INLINE AttnQueries attn_queries_at(const AttnGrad &g, int batch, int head, i
             g.lse + batch * S::L_B + head * S::L_H + query, (int)S::QUERIES - query};
 }
 
-/* Starts the copies of a tile, and loads what this thread will need of its rows' lse (a row by four
- * threads): queries that do not exist weigh nothing. */
+/* The rows of a tile of queries that this warp prepares: `row` and the 15 next; when there are more
+ * warps than rows, some do the same. Lane l has two, l / 4 and l / 4 + 8 from there. */
+template <class S> INF_INLINE int attn_queries_row() {
+    return threadIdx.x / 32 % (S::COLS / 16) * 16;
+}
+
+/* Starts the copies of a tile, and loads this lane's lse: queries that do not exist weigh nothing.
+ */
 template <class S>
-INF_INLINE void attn_queries_start(const AttnQueries &from, float (&lse)[AttnRoom<S>::PASSES],
-                                   uint32_t room, int stage) {
+INF_INLINE void attn_queries_start(const AttnQueries &from, float (&lse)[2], uint32_t room,
+                                   int stage) {
     typedef AttnRoom<S> R;
     const uint32_t to = room + R::PAIRS + stage * (2 * R::TILE);
     attn_load_tile<S, S::COLS>(to, from.q, S::Q_T, from.inside);
     attn_load_tile<S, S::COLS>(to + R::TILE, from.dout, S::DO_T, from.inside);
     if (S::OUT_TILE) attn_load_tile<S, S::COLS>(room + R::OUT, from.out, S::O_T, from.inside);
     attn_copy_commit();
+    const int row = attn_queries_row<S>() + threadIdx.x % 32 / 4;
 #pragma unroll
-    for (int i = 0; i < R::PASSES; i++) {
-        const int row = (threadIdx.x + i * AttnForm<S>::THREADS) / 4;
-        lse[i] = row < from.inside ? from.lse[row] : INFINITY;
+    for (int h = 0; h < 2; h++)
+        lse[h] = row + 8 * h < from.inside ? from.lse[row + 8 * h] : INFINITY;
+}
+
+/* delta of this lane's rows, for lanes on the diagonal (l % 4 == l / 8) at least: that of the
+ * product of 16 rows of dout with 16 of out costs less than 16 sums. */
+template <class S>
+INF_INLINE void attn_queries_delta(float (&delta)[2], uint32_t dout, uint32_t out) {
+    const int lane = threadIdx.x % 32, row = attn_queries_row<S>();
+    float d[2][4];
+    attn_zero(d);
+#pragma unroll
+    for (int s = 0; s < AttnForm<S>::STEPS; s++) {
+        uint32_t a[4], b[4];
+        attn_load_blocks(a, attn_at<S::COLS>(dout, row + lane % 16, 2 * s + lane / 16));
+        attn_load_blocks(
+            b, attn_at<S::COLS>(out, row + lane % 8 + lane / 16 * 8, 2 * s + lane / 8 % 2));
+        attn_mma(d[0], a, b[0], b[1]);
+        attn_mma(d[1], a, b[2], b[3]);
     }
+    delta[0] = lane / 4 % 2 ? d[0][1] : d[0][0];
+    delta[1] = lane / 4 % 2 ? d[1][3] : d[1][2];
 }
 
 /* -lse in base 2 and delta of a tile's queries to shared memory. */
 template <class S>
-INF_INLINE void attn_queries_prepare(const AttnQueries &from,
-                                     const float (&lse)[AttnRoom<S>::PASSES], uint32_t room,
+INF_INLINE void attn_queries_prepare(const AttnQueries &from, const float (&lse)[2], uint32_t room,
                                      int stage) {
     typedef AttnRoom<S> R;
-    const uint32_t dout = room + R::PAIRS + stage * (2 * R::TILE) + R::TILE;
-    const int part = threadIdx.x % 4;
+    const int lane = threadIdx.x % 32, row = attn_queries_row<S>() + lane / 4;
+    float delta[2];
+    if (S::OUT_TILE)
+        attn_queries_delta<S>(delta, room + R::PAIRS + stage * (2 * R::TILE) + R::TILE,
+                              room + R::OUT);
 #pragma unroll
-    for (int i = 0; i < R::PASSES; i++) {
-        const int row = (threadIdx.x + i * AttnForm<S>::THREADS) / 4;
-        const float delta = S::OUT_TILE
-                                ? attn_delta_tile<S>(dout, room + R::OUT, row, part)
-                                : attn_delta<S>(from.dout + row * S::DO_T, from.out + row * S::O_T,
-                                                part, row < from.inside);
-        if (part == 0) attn_put4(room + R::LSE + row * 4, inf_bits(lse[i] * -1.44269504088896f));
-        if (part == 0) attn_put4(room + R::DELTA + row * 4, inf_bits(delta));
+    for (int h = 0; h < 2; h++) {
+        const int r = row + 8 * h;
+        if (!S::OUT_TILE)
+            delta[h] = attn_delta<S>(from.dout + r * S::DO_T, from.out + r * S::O_T, lane % 4,
+                                     r < from.inside);
+        if (lane % 4 == lane / 8) {
+            attn_put4(room + R::LSE + r * 4, inf_bits(lse[h] * -1.44269504088896f));
+            attn_put4(room + R::DELTA + r * 4, inf_bits(delta[h]));
+        }
     }
 }
 
@@ -170,7 +177,7 @@ INF_INLINE void attn_keys(const AttnGrad &g, uint32_t room, int batch, int group
     typedef AttnRoom<S> R;
     enum : int { TILES = (S::QUERIES + S::COLS - 1) / S::COLS };
     const int warp = threadIdx.x / 32, key = key0 + warp * 16;
-    const int first = S::CAUSAL ? key0 / S::COLS : 0, tiles = TILES - first, n = F::SHARE * tiles;
+    const int first = S::CAUSAL ? key0 / S::COLS : 0, n = F::SHARE * (TILES - first);
     float dk[DK ? F::BLOCKS : 1][4], dv[DV ? F::BLOCKS : 1][4];
     attn_zero(dk);
     attn_zero(dv);
@@ -179,12 +186,12 @@ INF_INLINE void attn_keys(const AttnGrad &g, uint32_t room, int batch, int group
                                S::KEYS - key0);
     attn_load_tile<S, S::ROWS>(room + R::OWN, g.v + batch * S::V_B + group * S::V_H + key0 * S::V_T,
                                S::V_T, S::KEYS - key0);
-    const int head = group * F::SHARE;
-    float lse[R::PASSES];
-    attn_queries_start<S>(attn_queries_at<S>(g, batch, head, first * S::COLS), lse, room, 0);
+    int head = group * F::SHARE, query = first * S::COLS;
+    float lse[2];
+    attn_queries_start<S>(attn_queries_at<S>(g, batch, head, query), lse, room, 0);
 #pragma unroll 1
     for (int it = 0; it < n; it++) {
-        const int stage = it % S::STAGES, query = (first + it % tiles) * S::COLS;
+        const int stage = it % S::STAGES;
         const uint32_t q = room + R::PAIRS + stage * (2 * R::TILE), dout = q + R::TILE;
         float s[S::COLS / 8][4], dp[S::COLS / 8][4];
         uint32_t p[S::COLS / 16][4], ds[S::COLS / 16][4];
@@ -193,15 +200,16 @@ INF_INLINE void attn_keys(const AttnGrad &g, uint32_t room, int batch, int group
         __syncthreads();
         attn_dot_tiles<S>(s, room, q);
         if constexpr (DK) attn_dot_tiles<S>(dp, room + R::OWN, dout);
-        attn_queries_prepare<S>(attn_queries_at<S>(g, batch, head + it / tiles, query), lse, room,
-                                stage);
+        attn_queries_prepare<S>(attn_queries_at<S>(g, batch, head, query), lse, room, stage);
         __syncthreads();
-        AttnQueries next = attn_queries_at<S>(g, batch, head + (it + 1) / tiles,
-                                              (first + (it + 1) % tiles) * S::COLS);
+        const int at = query;
+        query += S::COLS;
+        if (F::SHARE > 1 && query >= TILES * S::COLS) query = first * S::COLS, head++;
+        AttnQueries next = attn_queries_at<S>(g, batch, head, query);
         if (it + 1 == n) next.inside = 0; /* zeros, from nowhere */
         if (S::STAGES == 2) attn_queries_start<S>(next, lse, room, 1 - stage);
         attn_finish<S, DK ? 1 : 0>(s);
-        attn_weights_turned<S>(s, room, key, query);
+        attn_weights_turned<S>(s, room, key, at);
         attn_pack(p, s);
         if constexpr (DV) attn_add_product<S>(dv, p, dout);
         if constexpr (DK) {

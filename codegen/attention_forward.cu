@@ -54,6 +54,72 @@ INF_INLINE void attn_softmax(float (&s)[S::COLS / 8][4], float (&o)[AttnForm<S>:
         }
 }
 
+/* Scores of a band become weights. `row`: the warp's first, `key`: the tile's. */
+template <class S>
+INF_INLINE void attn_forward_weights(uint32_t (&p)[S::COLS / 16][4], float (&s)[S::COLS / 8][4],
+                                     float (&o)[AttnForm<S>::BLOCKS][4], float (&m)[2],
+                                     float (&l)[2], int row, int key) {
+    const int lane = threadIdx.x % 32;
+    if (S::NEGATIVE)
+#pragma unroll
+        for (int i = 0; i < S::COLS / 8; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[i][e] = -s[i][e];
+    if (key + S::COLS > S::KEYS || (S::CAUSAL && key + S::COLS - 1 > row))
+        attn_mask<S>(s, row + lane / 4, key + lane % 4 * 2);
+    attn_softmax<S>(s, o, m, l);
+    attn_pack(p, s);
+}
+
+/* The bands from FROM on meet a tile of keys and its values behind it. */
+template <class S, int FROM>
+INF_INLINE void attn_forward_tile(float (&o)[S::BANDS][AttnForm<S>::BLOCKS][4],
+                                  float (&m)[S::BANDS][2], float (&l)[S::BANDS][2],
+                                  const uint32_t (&a)[S::BANDS][AttnForm<S>::STEPS][4],
+                                  uint32_t rows, uint32_t keys, int row, int key) {
+    typedef AttnForm<S> F;
+    const uint32_t values = keys + S::COLS * F::ROW_BYTES;
+    float s[S::BANDS][S::COLS / 8][4];
+    uint32_t p[S::BANDS][S::COLS / 16][4];
+    if constexpr (F::WGMMA) {
+#pragma unroll
+        for (int h = FROM; h < S::BANDS; h++)
+            attn_dot_tiles<S>(s[h], rows + h * (F::BAND * 128), keys);
+#pragma unroll
+        for (int h = FROM; h < S::BANDS; h++) {
+            attn_finish<S, S::BANDS - 1 - FROM>(s[h]);
+            attn_forward_weights<S>(p[h], s[h], o[h], m[h], l[h], row + h * F::BAND, key);
+            attn_add_product<S>(o[h], p[h], values);
+        }
+#pragma unroll
+        for (int h = FROM; h < S::BANDS; h++) attn_finish<S, 0>(o[h]);
+    } else {
+        attn_dot_warp<S, S::BANDS, F::ROWS_STAY>(s, a, rows, keys);
+#pragma unroll
+        for (int h = 0; h < S::BANDS; h++)
+            attn_forward_weights<S>(p[h], s[h], o[h], m[h], l[h], row + h * F::BAND, key);
+        attn_add_warp<S, S::BANDS>(o, p, values);
+    }
+}
+
+/* Waits for tile j of n of the keys, its values behind it; starts to copy the next one. */
+template <class S>
+INF_INLINE uint32_t attn_forward_arrive(const inf_bf16 *k, const inf_bf16 *v, uint32_t tiles, int j,
+                                        int n) {
+    enum : int { TILE = S::COLS * AttnForm<S>::ROW_BYTES };
+    const int next = (j + 1) * S::COLS;
+    const uint32_t to = tiles + (j + 1) % 2 * (2 * TILE);
+    attn_copy_wait<0>();
+    attn_show();
+    __syncthreads();
+    if (j + 1 < n) {
+        attn_load_tile<S, S::COLS>(to, k + next * S::K_T, S::K_T, S::KEYS - next);
+        attn_load_tile<S, S::COLS>(to + TILE, v + next * S::V_T, S::V_T, S::KEYS - next);
+        attn_copy_commit();
+    }
+    return tiles + j % 2 * (2 * TILE);
+}
+
 /* q, k, v, out, lse: of this block's batch, head and group. */
 template <class S>
 INF_INLINE void attn_forward_block(const inf_bf16 *q, const inf_bf16 *k, const inf_bf16 *v,
@@ -61,72 +127,61 @@ INF_INLINE void attn_forward_block(const inf_bf16 *q, const inf_bf16 *k, const i
     typedef AttnForm<S> F;
     ATTN_SHARED(raw);
     const uint32_t rows = attn_align(attn_address(raw)), tiles = rows + S::ROWS * F::ROW_BYTES;
-    enum : int { TILE_BYTES = S::COLS * F::ROW_BYTES };
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int row = row0 + warp * 16 + lane / 4, meet = row0 + warp * 16 / F::MEET * F::MEET;
+    enum : int { TILE = S::COLS * F::ROW_BYTES };
+    const int lane = threadIdx.x % 32, row = row0 + threadIdx.x / 32 * 16;
     const int last = S::CAUSAL ? INF_MIN(row0 + S::ROWS, (int)S::KEYS) : (int)S::KEYS;
     const int n = (last + S::COLS - 1) / S::COLS;
+    float o[S::BANDS][F::BLOCKS][4], m[S::BANDS][2], l[S::BANDS][2];
+    uint32_t a[S::BANDS][F::STEPS][4]; /* of wgmma, rows come from shared memory */
 
     attn_load_tile<S, S::ROWS>(rows, q + row0 * S::Q_T, S::Q_T, S::QUERIES - row0);
     attn_load_tile<S, S::COLS>(tiles, k, S::K_T, S::KEYS);
-    attn_load_tile<S, S::COLS>(tiles + TILE_BYTES, v, S::V_T, S::KEYS);
+    attn_load_tile<S, S::COLS>(tiles + TILE, v, S::V_T, S::KEYS);
     attn_copy_commit();
-
     attn_copy_wait<0>();
     __syncthreads();
-
-    uint32_t a[F::STEPS][4]; /* of wgmma, rows come from shared memory */
-    if (F::ROWS_STAY) attn_load_rows<S, S::ROWS>(a, rows, warp * 16);
-    float o[F::BLOCKS][4], m[2] = {-INFINITY, -INFINITY}, l[2] = {0.0f, 0.0f};
-    attn_zero(o);
+#pragma unroll
+    for (int h = 0; h < S::BANDS; h++) {
+        attn_zero(o[h]);
+        m[h][0] = m[h][1] = -INFINITY;
+        l[h][0] = l[h][1] = 0.0f;
+#pragma unroll
+        for (int s = 0; s < F::STEPS && F::ROWS_STAY; s++)
+            attn_load_rows<S::ROWS>(a[h][s], rows, row - row0 + h * F::BAND, s);
+    }
+    const int both = F::WGMMA && S::CAUSAL && S::BANDS == 2
+                         ? INF_MIN(n, (row0 + F::BAND + S::COLS - 1) / S::COLS)
+                         : n;
 #pragma unroll 1
-    for (int j = 0; j < n; j++) {
-        const uint32_t tile = tiles + j % 2 * (2 * TILE_BYTES);
-        const int key = j * S::COLS, next = key + S::COLS;
-        attn_copy_wait<0>();
-        attn_show();
-        __syncthreads();
-        if (j + 1 < n) {
-            const uint32_t to = tiles + (j + 1) % 2 * (2 * TILE_BYTES);
-            attn_load_tile<S, S::COLS>(to, k + next * S::K_T, S::K_T, S::KEYS - next);
-            attn_load_tile<S, S::COLS>(to + TILE_BYTES, v + next * S::V_T, S::V_T, S::KEYS - next);
-            attn_copy_commit();
-        }
-        if (S::CAUSAL && key > meet + F::MEET - 1) continue;
-        float s[S::COLS / 8][4];
-        if (F::ROWS_STAY)
-            attn_dot_rows<S>(s, a, tile);
-        else
-            attn_dot_tiles<S>(s, rows, tile);
-        attn_finish<S, 0>(s);
-        if (S::NEGATIVE)
-#pragma unroll
-            for (int i = 0; i < S::COLS / 8; i++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) s[i][e] = -s[i][e];
-        if (next > S::KEYS || (S::CAUSAL && next - 1 > row0 + warp * 16))
-            attn_mask<S>(s, row, key + lane % 4 * 2);
-        attn_softmax<S>(s, o, m, l);
-        uint32_t p[S::COLS / 16][4];
-        attn_pack(p, s);
-        attn_add_product<S>(o, p, tile + TILE_BYTES);
-        attn_finish<S, 0>(o);
+    for (int j = 0; j < both; j++) {
+        const uint32_t tile = attn_forward_arrive<S>(k, v, tiles, j, n);
+        if (S::CAUSAL && S::BANDS == 1 && j * S::COLS >= row / F::MEET * F::MEET + F::MEET)
+            continue;
+        attn_forward_tile<S, 0>(o, m, l, a, rows, tile, row, j * S::COLS);
+    }
+#pragma unroll 1
+    for (int j = both; j < n; j++) {
+        const uint32_t tile = attn_forward_arrive<S>(k, v, tiles, j, n);
+        attn_forward_tile<S, S::BANDS - 1>(o, m, l, a, rows, tile, row, j * S::COLS);
     }
 
-    float scale[2];
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        l[h] += __shfl_xor_sync(0xFFFFFFFFu, l[h], 1);
-        l[h] += __shfl_xor_sync(0xFFFFFFFFu, l[h], 2);
-        scale[h] = 1.0f / l[h];
-        const int r = row + 8 * h;
-        if (S::HAS_LSE && lane % 4 == 0 && r < S::QUERIES)
-            lse[r] = (INF_FMA(m[h], S::scale_log2(), attn_log2(l[h]))) * 0.693147180559945f;
-    }
     __syncthreads();
-    if (S::HAS_OUT)
-        attn_store_rows<S>(out + row0 * S::O_T, S::O_T, S::QUERIES - row0, o, scale[0], scale[1],
-                           rows);
+#pragma unroll
+    for (int h = 0; h < S::BANDS; h++) {
+        const int first = row0 + h * F::BAND;
+        float scale[2];
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int r = row + h * F::BAND + lane / 4 + 8 * e;
+            const float sum = attn_fold4(l[h][e]);
+            scale[e] = 1.0f / sum;
+            if (S::HAS_LSE && lane % 4 == 0 && r < S::QUERIES)
+                lse[r] = INF_FMA(m[h][e], S::scale_log2(), attn_log2(sum)) * 0.693147180559945f;
+        }
+        if (S::HAS_OUT)
+            attn_store_rows<S>(out + first * S::O_T, S::O_T, S::QUERIES - first, o[h], scale[0],
+                               scale[1], rows + h * (F::BAND * 128));
+    }
 }
 
 template <class S>

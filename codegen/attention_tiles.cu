@@ -2,8 +2,9 @@
  *
  * S says what the compiler knew of a kernel (attention_cuda.c prints it): sizes (BATCH, HEADS,
  * GROUPS, QUERIES, KEYS, DIM, CAUSAL), strides of the views (Q_B, Q_H, Q_T, ..), and how the work
- * is cut: a block keeps ROWS rows, 16 a warp, and walks over tiles of COLS others, with STAGES
- * buffers for them.
+ * is cut: a block keeps ROWS rows and walks over tiles of COLS others, with STAGES buffers for
+ * them. Its rows are BANDS bands, in each of which every warp has 16; the work on one band covers
+ * the other's waiting.
  *
  * A tile is ROWS x DIM in panels of 64 columns, 128 bytes a row. Within 8 rows its 16-byte pieces
  * are exchanged: piece c of row r lies at c ^ (r % 8). So copies, ldmatrix and wgmma (its 128-byte
@@ -15,7 +16,8 @@
 /* What follows from S; WGMMA: its products go through wgmma. */
 template <class S> struct AttnForm {
     enum : int {
-        WARPS = S::ROWS / 16,
+        WARPS = S::ROWS / 16 / S::BANDS,
+        BAND = S::ROWS / S::BANDS, /* rows */
         THREADS = 32 * WARPS,
         SHARE = S::HEADS / S::GROUPS, /* heads that read the same keys */
         STEPS = (S::DIM + 15) / 16,   /* of 16 columns */
@@ -23,8 +25,8 @@ template <class S> struct AttnForm {
         BLOCKS = STEPS * 2, /* of 8 columns */
         WGMMA =
             ATTN_HAS_WGMMA && S::DIM % 64 == 0 && S::DIM <= 128 && S::COLS == 64 && WARPS % 4 == 0,
-        ROWS_STAY = !WGMMA && S::DIM <= 128, /* the rows of q in registers */
-        MEET = WGMMA ? 64 : 16,              /* rows that skip a tile together */
+        ROWS_STAY = !WGMMA && S::DIM <= 64, /* the rows of q in registers */
+        MEET = WGMMA ? 64 : 16,             /* rows that skip a tile together */
         ROW_BYTES = PANELS * 128
     };
 };
@@ -51,50 +53,35 @@ template <class S> INF_INLINE void attn_write(inf_bf16 *to, uint4 v) {
     for (int i = 0; S::LOOSE && i < 8; i++) to[i] = (inf_bf16)(word[i / 2] >> i % 2 * 16);
 }
 
-/* Rows 0 .. of a view into a tile; zeros in rows from `inside` on, and in columns from DIM on. */
+/* Rows 0 .. of a view into a tile; zeros in rows from `inside` on, and in columns from DIM on. A
+ * thread that finds itself in the same column of rows that are multiples of 8 apart needs one
+ * address for all its pieces. */
 template <class S, int ROWS>
 INF_INLINE void attn_load_tile(uint32_t tile, const inf_bf16 *from, int64_t stride, int inside) {
     enum : int {
         PIECES = AttnForm<S>::BLOCKS,
         THREADS = AttnForm<S>::THREADS,
         PASSES = (ROWS * PIECES + THREADS - 1) / THREADS,
-        EVEN = ROWS * PIECES % THREADS == 0
+        APART = THREADS % PIECES == 0 ? THREADS / PIECES : 0,
+        REGULAR = APART != 0 && APART % 8 == 0
     };
+    const int row0 = threadIdx.x / PIECES, piece0 = threadIdx.x % PIECES;
+    const inf_bf16 *from0 = from + row0 * stride + piece0 * 8;
+    const uint32_t to0 = attn_at<ROWS>(tile, row0, piece0);
 #pragma unroll
     for (int x = 0; x < PASSES; x++) {
-        const int i = threadIdx.x + x * THREADS, row = i / PIECES, piece = i % PIECES;
-        if (!EVEN && row >= ROWS) break;
+        const int i = threadIdx.x + x * THREADS;
+        const int row = REGULAR ? row0 + x * APART : i / PIECES;
+        const int piece = REGULAR ? piece0 : i % PIECES;
+        if (ROWS * PIECES % THREADS != 0 && row >= ROWS) break;
         const bool is = row < inside && piece < S::DIM / 8;
-        const uint32_t to = attn_at<ROWS>(tile, row, piece);
-        const inf_bf16 *at = from + (is ? row * stride + piece * 8 : 0);
+        const uint32_t to = REGULAR ? to0 + x * (APART * 128) : attn_at<ROWS>(tile, row, piece);
+        const inf_bf16 *at =
+            REGULAR ? from0 + x * (APART * stride) : from + row * stride + piece * 8;
         if (S::LOOSE)
             attn_put16(to, is ? attn_read_loose(at) : make_uint4(0, 0, 0, 0));
         else
             attn_copy16(to, at, is);
-    }
-}
-
-/* The 16 x 16 STEPS fragments of a warp's rows, from `row` of a tile on. */
-template <class S, int ROWS>
-INF_INLINE void attn_load_rows(uint32_t (&a)[AttnForm<S>::STEPS][4], uint32_t tile, int row) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int s = 0; s < AttnForm<S>::STEPS; s++)
-        attn_load_blocks(a[s], attn_at<ROWS>(tile, row + lane % 16, 2 * s + lane / 16));
-}
-
-/* c [16 x COLS] += a step of 16 columns of a warp's rows, times those of COLS rows of a tile. */
-template <class S>
-INF_INLINE void attn_step_rows(float (&c)[S::COLS / 8][4], const uint32_t (&a)[4], uint32_t tile,
-                               int step) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int n = 0; n < S::COLS / 16; n++) {
-        uint32_t b[4];
-        attn_load_blocks(
-            b, attn_at<S::COLS>(tile, 16 * n + lane % 8 + lane / 16 * 8, 2 * step + lane / 8 % 2));
-        attn_mma(c[2 * n], a, b[0], b[1]);
-        attn_mma(c[2 * n + 1], a, b[2], b[3]);
     }
 }
 
@@ -104,6 +91,68 @@ template <int N> INF_INLINE void attn_zero(float (&c)[N][4]) {
 #pragma unroll
         for (int j = 0; j < 4; j++) c[i][j] = 0.0f;
 }
+
+/* --- products of a warp --- */
+
+/* A step of 16 columns of a warp's rows, `row` their first in a tile of ROWS. */
+template <int ROWS>
+INF_INLINE void attn_load_rows(uint32_t (&a)[4], uint32_t tile, int row, int s) {
+    const int lane = threadIdx.x % 32;
+    attn_load_blocks(a, attn_at<ROWS>(tile, row + lane % 16, 2 * s + lane / 16));
+}
+
+/* c = rows tile', for B bands of the warp's rows: in registers when they STAY, or in a tile. */
+template <class S, int B, bool STAY>
+INF_INLINE void attn_dot_warp(float (&c)[B][S::COLS / 8][4],
+                              const uint32_t (&a)[B][AttnForm<S>::STEPS][4], uint32_t rows,
+                              uint32_t tile) {
+    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16;
+#pragma unroll
+    for (int h = 0; h < B; h++) attn_zero(c[h]);
+#pragma unroll
+    for (int s = 0; s < AttnForm<S>::STEPS; s++) {
+        uint32_t own[B][4];
+#pragma unroll
+        for (int h = 0; h < B; h++) {
+            if (!STAY) attn_load_rows<S::ROWS>(own[h], rows, row + h * AttnForm<S>::BAND, s);
+#pragma unroll
+            for (int e = 0; e < 4 && STAY; e++) own[h][e] = a[h][s][e];
+        }
+#pragma unroll
+        for (int n = 0; n < S::COLS / 16; n++) {
+            uint32_t b[4];
+            attn_load_blocks(
+                b, attn_at<S::COLS>(tile, 16 * n + lane % 8 + lane / 16 * 8, 2 * s + lane / 8 % 2));
+#pragma unroll
+            for (int h = 0; h < B; h++) {
+                attn_mma(c[h][2 * n], own[h], b[0], b[1]);
+                attn_mma(c[h][2 * n + 1], own[h], b[2], b[3]);
+            }
+        }
+    }
+}
+
+/* c [16 x DIM] += a [16 x COLS] tile [COLS x DIM], for B bands. */
+template <class S, int B>
+INF_INLINE void attn_add_warp(float (&c)[B][AttnForm<S>::BLOCKS][4],
+                              const uint32_t (&a)[B][S::COLS / 16][4], uint32_t tile) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int s = 0; s < S::COLS / 16; s++)
+#pragma unroll
+        for (int n = 0; n < AttnForm<S>::STEPS; n++) {
+            uint32_t b[4];
+            attn_load_blocks_turned(b,
+                                    attn_at<S::COLS>(tile, 16 * s + lane % 16, 2 * n + lane / 16));
+#pragma unroll
+            for (int h = 0; h < B; h++) {
+                attn_mma(c[h][2 * n], a[h][s], b[0], b[1]);
+                attn_mma(c[h][2 * n + 1], a[h][s], b[2], b[3]);
+            }
+        }
+}
+
+/* --- products of a warp, or of four together --- */
 
 #if ATTN_HAS_WGMMA
 
@@ -142,15 +191,6 @@ template <class S, int LEFT, int N> INF_INLINE void attn_finish(float (&c)[N][4]
 #endif
 }
 
-/* c = a tile': a warp's rows in registers. */
-template <class S>
-INF_INLINE void attn_dot_rows(float (&c)[S::COLS / 8][4],
-                              const uint32_t (&a)[AttnForm<S>::STEPS][4], uint32_t tile) {
-    attn_zero(c);
-#pragma unroll
-    for (int s = 0; s < AttnForm<S>::STEPS; s++) attn_step_rows<S>(c, a[s], tile, s);
-}
-
 /* c = rows tile': the warp's rows in a tile of their own. */
 template <class S>
 INF_INLINE void attn_dot_tiles(float (&c)[S::COLS / 8][4], uint32_t rows, uint32_t tile) {
@@ -170,14 +210,9 @@ INF_INLINE void attn_dot_tiles(float (&c)[S::COLS / 8][4], uint32_t rows, uint32
         return;
     }
 #endif
-    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane % 16;
-    attn_zero(c);
-#pragma unroll
-    for (int s = 0; s < AttnForm<S>::STEPS; s++) {
-        uint32_t a[4];
-        attn_load_blocks(a, attn_at<ROWS>(rows, row, 2 * s + lane / 16));
-        attn_step_rows<S>(c, a, tile, s);
-    }
+    typedef float One[1][S::COLS / 8][4];
+    const uint32_t none[1][AttnForm<S>::STEPS][4] = {};
+    attn_dot_warp<S, 1, false>(reinterpret_cast<One &>(c), none, rows, tile);
 }
 
 /* c [16 x DIM] += a [16 x COLS] tile [COLS x DIM] */
@@ -198,17 +233,15 @@ INF_INLINE void attn_add_product(float (&c)[AttnForm<S>::BLOCKS][4],
         return;
     }
 #endif
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int s = 0; s < S::COLS / 16; s++)
-#pragma unroll
-        for (int n = 0; n < AttnForm<S>::STEPS; n++) {
-            uint32_t b[4];
-            attn_load_blocks_turned(b,
-                                    attn_at<S::COLS>(tile, 16 * s + lane % 16, 2 * n + lane / 16));
-            attn_mma(c[2 * n], a[s], b[0], b[1]);
-            attn_mma(c[2 * n + 1], a[s], b[2], b[3]);
-        }
+    typedef float One[1][AttnForm<S>::BLOCKS][4];
+    typedef const uint32_t OneOperand[1][S::COLS / 16][4];
+    attn_add_warp<S, 1>(reinterpret_cast<One &>(c), reinterpret_cast<OneOperand &>(a), tile);
+}
+
+/* The sum over a row's four lanes. */
+INF_INLINE float attn_fold4(float x) {
+    x += __shfl_xor_sync(0xFFFFFFFFu, x, 1);
+    return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
 }
 
 /* Results of a warp as operands of its next product. */
@@ -221,7 +254,9 @@ template <int N> INF_INLINE void attn_pack(uint32_t (&a)[N / 2][4], const float 
 }
 
 /* A warp's 16 x DIM results times `scale` (of rows l / 4 and l / 4 + 8) to `to`, of which `inside`
- * rows exist; through the warp's own rows of a tile that nobody reads any more. */
+ * rows exist; through the warp's own rows of a tile that nobody reads any more (or of a band of
+ * it).
+ */
 template <class S>
 INF_INLINE void attn_store_rows(inf_bf16 *to, int64_t stride, int inside,
                                 const float (&c)[AttnForm<S>::BLOCKS][4], float scale0,
