@@ -5,9 +5,10 @@
 set -u
 [ "${BUILD##*/}" != asan ] || [ -n "${INFINIC_LONG-}" ] || { echo 'the release build runs this'; exit 77; }
 command -v c++ > /dev/null || { echo 'no C++ compiler (c++): emulated kernels are not tested'; exit 77; }
+. "$(dirname "${BASH_SOURCE[0]}")/kernel_tests.sh"
 export INFINIC_TEST_TARGET=cuda
 bad=0 run=0
-for test in elementwise movement bf16 reduce matmul attention conv random_graphs; do
+for test in "${kernel_tests[@]}" random_graphs; do
     program=$BUILD/tests/codegen_$test
     [ -x "$program" ] || continue
     run=$((run + 1))

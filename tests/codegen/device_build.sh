@@ -7,7 +7,8 @@ set -eu
 : "${BUILD:?names the build folder}"
 out=$1
 mkdir -p "$out/cubins" "$out/lib"
-for test in elementwise movement bf16 reduce matmul conv; do
+. "$(dirname "${BASH_SOURCE[0]}")/kernel_tests.sh"
+for test in "${kernel_tests[@]}"; do
     strip -o "$out/codegen_$test" "$BUILD/tests/codegen_$test"
     code=0
     INFINIC_TEST_TARGET=device INFINIC_TEST_CUBINS=$out/cubins "$out/codegen_$test" > /dev/null 2>&1 || code=$?

@@ -9,12 +9,13 @@ work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
 skip() { echo "skipped: $1"; exit 77; }
 nvidia-smi -L > /dev/null 2>&1 || skip 'no CUDA device: nvidia-smi finds none'
+. "$(dirname "${BASH_SOURCE[0]}")/kernel_tests.sh"
 export INFINIC_TEST_TARGET=device
 if [ -n "${PREBUILT:-}" ]; then
     export INFINIC_TEST_CUBINS=$PREBUILT/cubins LD_LIBRARY_PATH=$PREBUILT/lib:${LD_LIBRARY_PATH:-}
 fi
 tests=()
-for test in elementwise movement bf16 reduce matmul conv; do
+for test in "${kernel_tests[@]}"; do
     [ -x "$dir/codegen_$test" ] || continue
     tests+=("$test")
     ("$dir/codegen_$test" > "$work/$test.log" 2>&1; echo $? > "$work/$test.code") &

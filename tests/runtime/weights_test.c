@@ -178,7 +178,7 @@ static void test_names(void **state) {
          "transposed: Conv1D stores [in, out], the file looks like a Linear's"},
         {{LAYERS, {"wte.weight", INF_DTYPE_F32, 2, {2, 3}, numbers}},
          "it is transposed: Linear stores [out, in], the file looks like a Conv1D's"},
-        {{{NULL}}, "3 missing, 0 mis-shaped, 0 unexpected"},
+        {{{.name = NULL}}, "3 missing, 0 mis-shaped, 0 unexpected"},
     };
     Fixture *f = *state;
     const char *path = temp_path(f->dir, "m.safetensors");
