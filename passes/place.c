@@ -11,9 +11,8 @@
  * scalars, then loss and count, norm and flag, and the metrics. data holds the staged batch, cache
  * the keys and values of generate. With one microbatch in flight everything else is scratch, so
  * that what the backward pass has read makes room for what it writes; with more, values that the
- * forward leaves to the backward are in slots, one for each microbatch in flight. Train, eval and
- * update run one after another and share scratch. For CUDA a small step's values have a place of
- * their own each.
+ * forward leaves to the backward are in slots, one for each microbatch in flight. Programs run one
+ * after another and share scratch. For CUDA a small step's values have a place of their own each.
  */
 #include "passes/place.h"
 

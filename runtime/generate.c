@@ -5,8 +5,6 @@
  * back. With B > 1 all texts continue the same prompt: the first is printed as it comes, the others
  * after it.
  */
-#include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,11 +12,7 @@
 #include "runtime/sample.h"
 #include "runtime/session.h"
 #include "runtime/signals.h"
-
-typedef struct Tokens {
-    int32_t *id;
-    int64_t count, room;
-} Tokens;
+#include "runtime/text.h"
 
 /* Where a program takes and gives. */
 typedef struct Call {
@@ -36,8 +30,9 @@ typedef struct Generate {
     Call decode, *prefill; /* ascending lengths */
     int nprefill;
     int64_t batch, context, vocabulary;
-    Tokens prompt;
-    Tokens *text; /* by text of the batch: what was made */
+    InfText io;
+    InfIds prompt;
+    InfIds *text; /* by text of the batch: what was made */
     int64_t wanted; /* tokens to make */
     float *logits;
     int32_t *order;
@@ -90,53 +85,10 @@ static InfCode open_programs(InfError *e, Generate *g) {
 
 /* --- the prompt --- */
 
-static InfCode tokens_push(InfError *e, Tokens *t, int32_t id) {
-    if (t->count == t->room) {
-        uint64_t room = (uint64_t)t->room * 2 + 64, bytes = 0;
-        int32_t *grown =
-            inf_mul(room, sizeof *grown, &bytes) ? realloc(t->id, (size_t)bytes) : NULL;
-        if (!grown) return inf_fail(e, INF_IO, "out of memory");
-        t->id = grown;
-        t->room = (int64_t)room;
-    }
-    t->id[t->count++] = id;
-    return INF_OK;
-}
-
-/* "1,2,3", also with spaces. */
-static InfCode read_ids(InfError *e, Generate *g, const char *text) {
-    int64_t limit = g->decode.tokens->limit < INT32_MAX ? g->decode.tokens->limit : INT32_MAX;
-    for (const char *at = text + strspn(text, " ,\t\n"); *at; at += strspn(at, " ,\t\n")) {
-        char *end = NULL;
-        errno = 0;
-        long long id = strtoll(at, &end, 10);
-        if (end == at || !strchr(" ,\t\n", *end))
-            return inf_fail(e, INF_USAGE,
-                            "--prompt-ids needs whole numbers with commas between them, got '%.20s'"
-                            " at character %lld",
-                            at, (long long)(at - text) + 1);
-        if (errno || id < 0 || id >= limit)
-            return inf_fail(e, INF_USAGE,
-                            "--prompt-ids: %.*s is no token of %s, whose ids are 0 to %lld",
-                            (int)(end - at), at, g->plan->model, (long long)limit - 1);
-        TRY(tokens_push(e, &g->prompt, (int32_t)id));
-        at = end;
-    }
-    return INF_OK;
-}
-
 static InfCode read_prompt(InfError *e, Generate *g) {
-    const char *ids = inf_option_text(g->options, OPT_prompt_ids, NULL);
-    bool text = inf_option_given(g->options, OPT_prompt);
-    if (ids && text)
-        return inf_fail(e, INF_USAGE, "--prompt and --prompt-ids are two ways to say one thing");
-    if (text)
-        return inf_fail(e, INF_USAGE, "%s has no tokenizer; give the prompt as ids of tokens: "
-                                      "--prompt-ids 1,2,3", g->plan->model);
-    if (!ids) return inf_fail(e, INF_USAGE, "generate needs a prompt: --prompt-ids 1,2,3");
-    TRY(read_ids(e, g, ids));
-    if (g->prompt.count == 0)
-        return inf_fail(e, INF_USAGE, "the prompt is empty: there is nothing to continue");
+    int64_t limit = g->decode.tokens->limit < INT32_MAX ? g->decode.tokens->limit : INT32_MAX;
+    TRY(inf_text_open(e, g->plan, g->options, limit, &g->io));
+    TRY(inf_text_prompt(e, &g->io, &g->prompt));
     if (g->prompt.count >= g->context)
         return inf_fail(e, INF_USAGE,
                         "the prompt has %lld tokens, and the context of %s holds %lld: %s",
@@ -227,17 +179,13 @@ static InfCode run_prompt(InfError *e, Generate *g) {
 
 /* --- output --- */
 
-static InfCode print_token(InfError *e, const Tokens *t, int64_t i) {
-    printf("%s%d", i > 0 ? " " : "", t->id[i]);
-    if (fflush(stdout) != 0) return inf_fail_errno(e, "write", "standard output");
-    return INF_OK;
-}
-
+/* The first text was printed as it came. */
 static InfCode print_rest(InfError *e, Generate *g) {
-    printf("\n");
+    TRY(inf_text_end(e, &g->io));
     for (int64_t b = 1; b < g->batch; b++) {
-        for (int64_t i = 0; i < g->text[b].count; i++) TRY(print_token(e, &g->text[b], i));
-        printf("\n");
+        for (int64_t i = 0; i < g->text[b].count; i++)
+            TRY(inf_text_put(e, &g->io, g->text[b].id[i]));
+        TRY(inf_text_end(e, &g->io));
     }
     return INF_OK;
 }
@@ -267,7 +215,7 @@ static InfCode draw(InfError *e, Generate *g) {
         if (id < 0)
             return inf_fail(e, INF_NONFINITE, "the logits of token %lld are not finite numbers",
                             (long long)place);
-        TRY(tokens_push(e, &g->text[b], (int32_t)id));
+        TRY(inf_ids_push(e, &g->text[b], (int32_t)id));
     }
     for (int64_t b = 0; b < g->batch; b++)
         input_at(g, g->decode.tokens)[b] = g->text[b].id[g->text[b].count - 1];
@@ -282,7 +230,7 @@ static InfCode run(InfError *e, Generate *g) {
     for (int64_t i = 0; i < g->wanted; i++) {
         if (i > 0) TRY(run_call(e, g, &g->decode, g->prompt.count + i - 1, 0));
         TRY(draw(e, g));
-        TRY(print_token(e, &g->text[0], i));
+        TRY(inf_text_put(e, &g->io, g->text[0].id[i]));
         TRY(check_signal(e, g));
     }
     g->made_ms = inf_clock_ms() - start;
@@ -311,5 +259,6 @@ InfCode inf_generate(InfError *e, const Plan *plan, const InfOptions *o) {
     free(g.order);
     free(g.prompt.id);
     free(g.prefill);
+    inf_text_close(&g.io);
     return code;
 }

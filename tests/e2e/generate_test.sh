@@ -85,6 +85,20 @@ ids --prompt-ids 1,2,3 --temperature 1 --top-k 50 --length 9 --seed 3 > "$work/d
 check "drawn ones differ" eval "[ \$(sort -u '$work/d3' | wc -l) = 3 ]"
 check "the first is what one alone would be" eval "head -n 1 '$work/d3' | cmp - '$work/d1'"
 
+# Text: the bytes of a text as tokens are the ids of the bytes.
+text() { ids --tokenizer bytes --temperature 0 --length 6 "$@"; }
+text --prompt "Hä" --ids > "$work/t1"
+ids --prompt-ids 72,195,164 --temperature 0 --length 6 > "$work/t2"
+check "a prompt in bytes" same "$work/t1" "$work/t2"
+text --prompt "Hä" > "$work/t3"
+escaped=$(tr ' ' '\n' < "$work/t1" | awk '{ printf $1 < 256 ? sprintf("\\x%02x", $1) : "" }')
+printf "$escaped\n" > "$work/t4"
+check "and what follows" same "$work/t3" "$work/t4"
+check "a model for byte pairs" compile models/gpt2.it "$work/pairs" $gpt2 -D vocab=1000 -D generate.T=16 \
+    -D generate.tokenizer=tests/reference/bpe_gpt2.json
+"$work/pairs" generate --prompt "the GNU General Public License" --length 20 --quiet > "$work/t5" 2> "$work/log"
+check "continues a text" test -s "$work/t5"
+
 # Mistakes.
 program="$work/gpt2 generate --weights $ref/gpt2_tiny.loud.safetensors"
 check "no prompt" exits 2 $program
@@ -97,7 +111,12 @@ check "no number" says "got 'x,2' at character 3" $program --prompt-ids 1,x,2
 check "a prompt as long as the context" says "nothing can follow" $program --prompt-ids "$(seq -s, 1 64)"
 check "a longer one" says "it is too long" $program --prompt-ids "$(seq -s, 1 65)"
 check "the longest that can be continued" eval "[ \$($program --prompt-ids \$(seq -s, 1 63) 2> /dev/null | wc -w) = 1 ]"
-check "text without a tokenizer" says "has no tokenizer" $program --prompt hello
+check "text without a tokenizer" says "gpt2 has no tokenizer at data/gpt2" $program --prompt hello
+check "ids without one" says "so tokens are printed as ids" $program --prompt-ids 1
+check "a tokenizer that is not there" exits 4 $program --prompt-ids 1 --tokenizer "$work/none"
+check "another model's" says "it is another model's tokenizer" $program --prompt "the free software" \
+    --tokenizer tests/reference/bpe_llama3.json
+check "two prompts" exits 2 $program --prompt a --prompt-ids 1
 check "a temperature below zero" exits 2 $program --prompt-ids 1 --temperature=-1
 check "no temperature at all" exits 2 $program --prompt-ids 1 --temperature nan
 check "a length of zero" exits 2 $program --prompt-ids 1 --length 0
