@@ -15,7 +15,7 @@ typedef struct LowerContext {
     Arena *arena;
     Target target;
     uint64_t loose;   /* bit i: argument i may lie at an address that 16 does not divide */
-    bool in_place;    /* the first result lies where the first operand does */
+    bool in_place;    /* put: the result lies where the old tensor does */
     int repeat_depth; /* repeats around the kernel and their counts, outermost first */
     int64_t repeat_count[REPEAT_DEPTH_MAX];
 } LowerContext;

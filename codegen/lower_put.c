@@ -57,8 +57,7 @@ static void put_in_place(Put *p, LowerContext *ctx) {
             p->k, loop_open(p->k, LOOP_vector, p->new->dim[last], LOOP_NO_BOUND));
     memcpy(at, index, sizeof at);
     at[p->axis] = row;
-    LoopIdx from = lower_offset(p->k, p->new, index);
-    store(p, at, loop_load(p->k, lower_body_input(p->b, p->node->in[1]), from));
+    store(p, at, lower_body_value(p->b, p->node->in[1], index));
 }
 
 /* Every element, old or new. */
@@ -70,8 +69,7 @@ static void put_all(Put *p, LowerContext *ctx) {
     LoopVal good = within(p, place, 0, p->new->dim[p->axis]);
     memcpy(at, index, sizeof at);
     at[p->axis] = safe_index(p, place, good, p->new->dim[p->axis]);
-    LoopVal v = loop_load_if(p->k, lower_body_input(p->b, p->node->in[1]),
-                             lower_offset(p->k, p->new, at), good, 0);
+    LoopVal v = lower_body_value(p->b, p->node->in[1], at);
     LoopIdx here = lower_offset(p->k, p->old, index);
     LoopVal old = loop_load(p->k, lower_body_input(p->b, p->node->in[0]), here);
     store(p, index, loop_select(p->k, good, v, old));

@@ -39,17 +39,17 @@ static uint64_t loose_arguments(const Program *p, const Graph *g, const Node *n)
     return loose;
 }
 
-/* The first result is written over the first operand. */
-static bool is_in_place(const Graph *g, const Node *n) {
-    return n->nin > 0 && memcmp(&g->val[n->in[0].id].addr, &g->val[n->out.id].addr,
-                                sizeof(Addr)) == 0;
-}
-
 /* Kernels that write less in place, because the rest is there already: see lower_put.c. */
 static bool writes_in_place(const Graph *g, const Node *n) {
-    const Node *put = n->body->node[0];
-    return strcmp(node_attr(n, ATTR_form)->s, "put") == 0 && is_in_place(g, n) &&
-           node_int(put, ATTR_axis, 0) + 1 < val_info(n->body, put->out)->ndim;
+    const Graph *body = n->body;
+    if (strcmp(node_attr(n, ATTR_form)->s, "put") != 0) return false;
+    const Node *put = val_node(body, body->out[0]);
+    const Addr *to = &g->val[n->out.id].addr;
+    if (node_int(put, ATTR_axis, 0) + 1 >= val_info(body, put->out)->ndim) return false;
+    for (int i = 0; i < n->nin; i++)
+        if (body->in[i].id == put->in[0].id)
+            return memcmp(&g->val[n->in[i].id].addr, to, sizeof *to) == 0;
+    return false;
 }
 
 static const char *kernel_key(Program *p, const Graph *g, const Node *n) {

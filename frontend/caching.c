@@ -22,9 +22,11 @@ static Type stacked_type(Lower *l, Type slice, int64_t count) {
 
 CacheUse caching_begin(Lower *l) {
     Caching *c = &l->caching;
-    CacheUse use = {.first = c->next, .position = c->position, .value = c->value};
+    CacheUse use = {.first = c->next, .position = c->position, .seen = c->seen, .value = c->value,
+                    .outer = l->b.g};
     if (!c->on) return use;
-    use.positions = 1;
+    use.constant[use.nconstant++] = c->position;
+    if (c->seen.id != 0) use.constant[use.nconstant++] = c->seen;
     use.call = c->next_repeat++;
     if (c->counting)
         vec_push(l->arena, &c->repeats, 0);
@@ -34,10 +36,11 @@ CacheUse caching_begin(Lower *l) {
 }
 
 void caching_enter(Lower *l, CacheUse *use, Graph *body) {
-    if (use->positions == 0) return;
-    int64_t one = 1;
-    l->caching.position = graph_add_input(body, type_intern(l->mod->types, DT_i32, 1, &one),
-                                          (Port){.role = ROLE_none});
+    Caching *c = &l->caching;
+    Val *inner[2] = {&c->position, &c->seen};
+    for (int i = 0; i < use->nconstant; i++)
+        *inner[i] = graph_add_input(body, val_type(use->outer, use->constant[i]),
+                                    (Port){.role = ROLE_none});
 }
 
 void caching_enter_slices(Lower *l, CacheUse *use, Graph *body) {
@@ -60,6 +63,7 @@ void caching_leave(Lower *l, CacheUse *use, Graph *body) {
         graph_add_output(body, c->value[i], (Port){.role = ROLE_none});
     if (use->n > 0) c->depth--;
     c->position = use->position;
+    c->seen = use->seen;
     c->value = use->value;
 }
 
@@ -112,6 +116,15 @@ static bool store_one(Lower *l, const Value *x) {
     return true;
 }
 
+void caching_begin_decode(Lower *l) {
+    Caching *c = &l->caching;
+    int64_t axis = 0;
+    Type keys = type_intern(l->mod->types, DT_i32, 1, &c->context);
+    Attr attr = ATTR_INT(axis, 0);
+    Val key = graph_add(&l->b, OP_iota, 0, NULL, 1, &attr, keys)->out;
+    c->seen = build2(&l->b, OP_le, key, build_broadcast(&l->b, c->position, keys, &axis));
+}
+
 bool caching_store(Lower *l, const Value qkv[3], bool causal, Span span) {
     const Caching *c = &l->caching;
     if (!c->on) return true;
@@ -131,21 +144,12 @@ bool caching_store(Lower *l, const Value qkv[3], bool causal, Span span) {
     return false;
 }
 
-/* Scores of keys that are not there yet become -inf: query t of the call sees position + t. Rows of
- * the scores are queries of all heads that share keys, the tokens of a head in a row. */
-static Val mask_later(Lower *l, Val scores, int64_t tokens) {
+/* Scores of keys that are not there yet become -inf. */
+static Val mask_later(Lower *l, Val scores) {
+    int64_t last = 3;
     const TypeInfo *t = val_info(l->b.g, scores);
-    int64_t size[2] = {t->dim[2], t->dim[3]}, split[2] = {size[0] / tokens, tokens};
-    int64_t axes[2] = {2, 3}, rows[2] = {0, 1};
-    Attr row = ATTR_INT(axis, 1), column = ATTR_INT(axis, 1);
-    Val token = graph_add(&l->b, OP_iota, 0, NULL, 1, &row,
-                          type_intern(l->mod->types, DT_i32, 2, split))->out;
-    Val place = caching_positions(l, token);
-    place = build_reshape(&l->b, place, 1, size);
-    Type index = type_intern(l->mod->types, DT_i32, 2, size);
-    Val key = graph_add(&l->b, OP_iota, 0, NULL, 1, &column, index)->out;
-    Val seen = build2(&l->b, OP_le, key, build_broadcast(&l->b, place, index, rows));
-    Val wide = build_broadcast(&l->b, seen, type_intern(l->mod->types, DT_bool, 4, t->dim), axes);
+    Type type = type_intern(l->mod->types, DT_bool, t->ndim, t->dim);
+    Val wide = build_broadcast(&l->b, l->caching.seen, type, &last);
     return build3(&l->b, OP_select, wide, scores, build_scalar_like(&l->b, -INFINITY, scores));
 }
 
@@ -159,7 +163,7 @@ Val caching_attend(Lower *l, const Value qkv[3], double scale, Span span) {
                        q->dims[3].value};
     Value scaled = scale_by(l, q, scale, span);
     Val scores = build_matmul(&l->b, build_reshape(&l->b, scaled.val, 4, rows), k, false, true);
-    Val shares = build1(&l->b, OP_softmax, mask_later(l, scores, tokens));
+    Val shares = build1(&l->b, OP_softmax, mask_later(l, scores));
     Val out = build_matmul(&l->b, shares, v, false, false);
     int64_t dims[4] = {rows[0], q->dims[1].value, tokens, qkv[2].dims[3].value};
     return build_reshape(&l->b, out, 4, dims);

@@ -103,6 +103,7 @@ typedef struct Caching {
     const DimDecl *length; /* tokens of a call */
     int64_t context;       /* tokens that a cache holds */
     Val position;          /* i32 [1] of the graph at hand: tokens before this call */
+    Val seen;              /* decode: bool [context], the keys that are there */
     VEC(Type) types;       /* of the caches, stacked over the repeats around */
     Val *value;            /* by cache: in the graph at hand */
     int next;              /* cache of the next call */
@@ -161,8 +162,10 @@ void lower_generate(Lower *l, Instance *root);
  * values are kept here while the body is built. */
 typedef struct CacheUse {
     int call, first, n; /* n is 0 in the counting walk */
-    int positions;      /* 1: the body takes the position */
-    Val position, *value;
+    const Graph *outer;
+    Val position, seen, *value;
+    Val constant[2]; /* what the body takes in every iteration */
+    int nconstant;
 } CacheUse;
 
 /* In this order: before the body; its constant input, its stacked inputs; its stacked results, when
@@ -175,6 +178,9 @@ void caching_end(Lower *l, const CacheUse *use, int64_t count, const Node *node)
 
 /* i + tokens before this call: indices along the length of a call as positions in the text. */
 Val caching_positions(Lower *l, Val index);
+
+/* Of a program that takes one token, before its nodes: which keys are there. */
+void caching_begin_decode(Lower *l);
 
 /* Puts the keys and values of a call of attention (its three tensors) into its caches. False after
  * an error. */

@@ -141,6 +141,8 @@ static bool add_inputs(Generate *g, const Walk *w, Value *args, int *n, Val *las
         c->value[i] = graph_add_input(l->b.g, c->types.data[i],
                                       (Port){.role = ROLE_cache, .index = (int)i});
     lower_weight_inputs(l);
+    c->seen = (Val){0};
+    if (w->decode) caching_begin_decode(l);
     for (int i = 1; i < *n && !w->counting; i++)
         args[i].val = build_const(&l->b, 0.0, value_ir_type(l, &args[i]));
     return true;

@@ -137,11 +137,11 @@ static Value call_repeated(Lower *l, Member *m, const Value *args, int n, Span s
         report_repeat_type(l, m, &args[0], &out);
         return (Value){0};
     }
-    int k = 0, nconst = n - 1 + (int)use.outer.n + caches.positions;
+    int k = 0, nconst = n - 1 + (int)use.outer.n + caches.nconstant;
     Val *in = ARENA_ARRAY(l->arena, Val, nconst + 1 + (int)use.own.n + caches.n);
     for (int i = 0; i < n; i++) in[k++] = args[i].val;
     for (uint32_t i = 0; i < use.outer.n; i++) in[k++] = l->weight[use.outer.data[i]];
-    if (caches.positions > 0) in[k++] = l->caching.position;
+    for (int i = 0; i < caches.nconstant; i++) in[k++] = caches.constant[i];
     for (uint32_t i = 0; i < use.own.n; i++) in[k++] = l->weight[use.own.data[i]];
     for (int i = 0; i < caches.n; i++) in[k++] = l->caching.value[caches.first + i];
     Attr attrs[] = {ATTR_INT(count, m->count), ATTR_INT(ncarry, 1), ATTR_INT(nconst, nconst),

@@ -91,8 +91,9 @@ static Val fold_constants(Fold *f, const Node *n, const Val *in) {
 /* ---- identities of arithmetic ------------------------------------------------------------ */
 
 static Val fold_add(Fold *f, const Node *n, const Val *in) {
-    (void)n;
-    return is_const(f, in[1], -0.0) ? in[0] : is_const(f, in[0], -0.0) ? in[1] : none;
+    /* -0 + 0 is 0 */
+    double nothing = dtype_is_float(val_info(f->from, n->out)->dtype) ? -0.0 : 0.0;
+    return is_const(f, in[1], nothing) ? in[0] : is_const(f, in[0], nothing) ? in[1] : none;
 }
 
 static Val fold_sub(Fold *f, const Node *n, const Val *in) {
@@ -158,12 +159,27 @@ static Val fold_reshape(Fold *f, const Node *n, const Val *in) {
     return build_reshape(&f->b, inner->in[0], to->ndim, to->dim);
 }
 
+/* Only axes of extent 1 move past others: no element does. */
+static bool keeps_order(const TypeInfo *from, const Attr *perm) {
+    int64_t last = -1;
+    for (int i = 0; i < perm->n; i++) {
+        if (from->dim[perm->v[i]] == 1) continue;
+        if (perm->v[i] < last) return false;
+        last = perm->v[i];
+    }
+    return true;
+}
+
 static Val fold_transpose(Fold *f, const Node *n, const Val *in) {
     const Attr *perm = node_attr(n, ATTR_perm);
     const Node *inner = val_node(f->b.g, in[0]);
     bool identity = true;
     for (int i = 0; i < perm->n; i++) identity = identity && perm->v[i] == i;
     if (identity) return in[0];
+    if (keeps_order(val_info(f->from, n->in[0]), perm)) {
+        const TypeInfo *to = val_info(f->from, n->out);
+        return build_reshape(&f->b, in[0], to->ndim, to->dim);
+    }
     if (inner == NULL || inner->op != OP_transpose) return none;
     int64_t both[NDIM_MAX];
     const Attr *first = node_attr(inner, ATTR_perm);

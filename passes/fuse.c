@@ -43,6 +43,11 @@ static bool is_hard_reshape(const Fuse *f, const Node *n) {
     return !fuse_reshape_is_simple(&from, &to);
 }
 
+/* Anchors that read an operand through movement: attention, and what put puts. */
+static bool moves_operand(const Node *n, int k) {
+    return op_kind(n->op) == KIND_attention || (n->op == OP_put && k == 1);
+}
+
 /* Inline nodes whose value must be in memory become members; a reshape passes this on, and so does
  * the widening of what an anchor reads in bf16. Long chains are cut. */
 static void classify(Fuse *f) {
@@ -61,9 +66,9 @@ static void classify(Fuse *f) {
             uint32_t in = n->in[k].id;
             if (f->class[i] == FUSE_anchor && fuse_target_widens(g, n, k))
                 stored[val_node(g, n->in[k])->in[0].id] = true;
-            else if ((f->class[i] == FUSE_anchor && op_kind(n->op) != KIND_attention) ||
-                     f->class[i] == FUSE_repeat ||
-                     (view && stored[n->out.id]) || is_hard_reshape(f, n))
+            else if ((f->class[i] == FUSE_anchor && !moves_operand(n, k)) ||
+                     f->class[i] == FUSE_repeat || (view && stored[n->out.id]) ||
+                     is_hard_reshape(f, n))
                 stored[in] = true;
             int above = f->class[i] == FUSE_inline ? length[n->out.id] + 1 : 0;
             if (above > length[in]) length[in] = above;

@@ -85,7 +85,9 @@ static EvalTensor *run(const Graph *g, const Graph *limits, Arena *arena) {
     EvalTensor *in = ARENA_ARRAY(arena, EvalTensor, g->nin);
     EvalTensor *out = ARENA_ARRAY(arena, EvalTensor, g->nout);
     for (int i = 0; i < g->nin; i++) {
-        int64_t limit = g->in_port[i].role == ROLE_data ? integer_limit(limits, g->in_port[i]) : 2;
+        Role role = g->in_port[i].role;
+        int64_t limit = role == ROLE_data ? integer_limit(limits, g->in_port[i]) : 2;
+        if (role == ROLE_position) limit = 1; /* the first call, so that all tokens have places */
         in[i] = verify_random_input(g->mod, arena, g->in_port[i], val_type(g, g->in[i]), limit);
     }
     EvalContext ctx = {.arena = arena};

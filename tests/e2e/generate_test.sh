@@ -47,6 +47,12 @@ for model in gpt2 llama; do
         greedy "$ref/${model}_tiny.greedy.txt" "$work/$model.plain" "$ref/${model}_tiny.loud.safetensors"
 done
 
+# Every pass keeps the meaning of every program, by the evaluator.
+tiny="-D n_layer=2 -D n_embd=8 -D ctx=16 -D generate.T=(4,16) -D vocab=50 -D train.B=2 -D train.T=8 -Wno-bf16"
+check "gpt2: passes keep the meaning" compile models/gpt2.it "$work/kept" $tiny -D n_head=2 --verify-passes
+check "llama: passes keep the meaning" compile models/llama3.it "$work/kept" $tiny -D n_head=4 -D n_kv=2 -D head=4 \
+    -D ffn=8 --verify-passes
+
 # The same text whatever program takes the prompt: lengths of 4, 16 and 64, or one token at a time.
 check "prompts of one length" compile models/gpt2.it "$work/four" $gpt2 -D generate.T=4
 long=$(seq -s, 1 30)
