@@ -25,6 +25,11 @@ for model in models/*.it tests/e2e/models/*.it; do
         compiled=$((compiled + 1))
     done
 done
+for model in models/mnist_cnn.it tests/e2e/models/convs.it; do
+    "$INFINIC" --target=cuda --arch=sm_80,sm_90a,sm_100a -D train.dtype=tf32 "$model" -o "$out/program" \
+        2> "$out/log" || { fail "$model in tf32"; head -20 "$out/log"; }
+    compiled=$((compiled + 1))
+done
 [ $compiled -gt 2 ] || fail 'hardly any model was compiled'
 
 # From the cache, and from an empty one: equal bytes.

@@ -36,7 +36,8 @@ beside() {
         --dump-grads "$out/$name.first"
     rm "$out/$name.cpu"
 }
-for model in blocks many tied functions; do
+cuda convs.tf32 tests/e2e/models/convs.it --arch=sm_90a,sm_80 -D train.dtype=tf32
+for model in blocks many tied functions convs; do
     beside $model tests/e2e/models/$model.it
 done
 beside products tests/e2e/models/wide.it -D width=2048   # large enough for the matrix library
