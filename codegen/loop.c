@@ -377,6 +377,7 @@ void loop_mma(LoopKernel *k, LoopMma mma) {
     LOOP_ASSERT(loop_buf_info(k, mma.a)->space == LOOP_reg);
     LOOP_ASSERT(loop_buf_info(k, mma.b)->space == LOOP_reg);
     LOOP_ASSERT(loop_buf_info(k, mma.c)->space == LOOP_reg);
+    k->math = LOOP_MATH_tf32;
     LoopStmt *s = stmt_add(k, LOOP_STMT_mma);
     s->mma = ARENA_NEW(k->arena, LoopMma);
     *s->mma = mma;

@@ -205,6 +205,9 @@ typedef struct LoopText {
     const void *spec; /* what `print` knows of the kernel */
 } LoopText;
 
+/* What the kernel's products are done in: as PlanMath of runtime/plan.h. */
+typedef enum LoopMath { LOOP_MATH_f32, LOOP_MATH_tf32, LOOP_MATH_bf16 } LoopMath;
+
 /* Tables are indexed by id; entry 0 is unused. */
 typedef struct LoopKernel {
     Arena *arena;
@@ -223,6 +226,7 @@ typedef struct LoopKernel {
     /* CUDA. The first block is one grid axis, in it one thread axis of `threads`: blockIdx.x and
      * threadIdx.x. */
     int threads;
+    LoopMath math;
     int64_t blocks;
     int64_t shared_bytes;    /* dynamic shared memory; of kernels of text */
     int64_t counters;        /* that blocks of the kernel count each other with */

@@ -14,6 +14,7 @@ static LoopKernel *text_kernel(LowerContext *ctx, const Graph *g, const Node *ke
     *kept = text;
     kept->spec = spec;
     b->k->text = kept;
+    if (spec->dtype == DT_bf16) b->k->math = LOOP_MATH_bf16;
     return b->k;
 }
 

@@ -421,6 +421,7 @@ static void plan_kernels(Program *p) {
                           .lines = lines,
                           .bytes = k->bytes,
                           .flops = k->flops,
+                          .math = (uint8_t)k->math,
                           .kind = (uint8_t)k->kind,
                           .grid = (uint32_t)k->grid,
                           .block = (uint32_t)k->block,

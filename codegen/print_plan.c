@@ -116,6 +116,7 @@ static void print_kernels(const Program *p, FILE *out) {
         fprintf(out, "    {.name = \"%s\", .fn = %s, .form = \"%s\", .lines = \"%s\", ", r->name,
                 r->kind == PLAN_KERNEL_c ? r->name : "0", r->form, r->lines);
         fprintf(out, ".bytes = %" PRId64 ", .flops = %" PRId64, r->bytes, r->flops);
+        if (r->math) fprintf(out, ", .math = %u", r->math);
         if (r->kind == PLAN_KERNEL_cuda)
             fprintf(out, ",\n     .kind = PLAN_KERNEL_cuda, .grid = %u, .block = %u", r->grid,
                     r->block);

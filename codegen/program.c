@@ -138,6 +138,7 @@ static void row_set_library(Program *p, KernelRow *row, const Node *n) {
     PlanMatmul m = plan_matmul(n->body);
     row->kind = PLAN_KERNEL_matmul;
     row->matmul = p->matmuls.n;
+    row->math = m.dtype == PLAN_bf16 ? PLAN_MATH_bf16 : m.tf32 ? PLAN_MATH_tf32 : PLAN_MATH_f32;
     row->text = arena_printf(p->arena, "/* %s: %lld x %lld x %lld by the device's library */\n",
                              row->name, (long long)m.m, (long long)m.n, (long long)m.k);
     vec_push(p->arena, &p->matmuls, m);
@@ -145,6 +146,7 @@ static void row_set_library(Program *p, KernelRow *row, const Node *n) {
 
 static void row_set_function(Program *p, KernelRow *row, const LoopKernel *k) {
     row->kind = p->mod->target == TARGET_cuda ? PLAN_KERNEL_cuda : PLAN_KERNEL_c;
+    row->math = (PlanMath)k->math;
     row->grid = k->blocks;
     row->block = k->threads;
     row->shared_bytes = k->shared_bytes;

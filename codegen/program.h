@@ -14,6 +14,7 @@ typedef struct KernelRow {
     const char *text; /* the function; a comment where the device's library does it */
     int launches;
     PlanKernelKind kind;
+    PlanMath math;
     int64_t grid; /* CUDA */
     int block;
     int64_t shared_bytes;

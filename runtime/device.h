@@ -49,7 +49,7 @@ typedef struct InfStage {
 
 /* What the device could do at best; 0: unknown. */
 typedef struct InfCeiling {
-    double bytes_per_s, flops_per_s;
+    double bytes_per_s, flops_per_s[PLAN_MATH_COUNT];
 } InfCeiling;
 
 typedef struct InfDeviceTable {

@@ -159,7 +159,7 @@ static double between(InfDevice *d, uint32_t from, uint32_t to) {
 
 static InfCeiling ceiling(InfDevice *d) {
     (void)d;
-    return (InfCeiling){0, 0};
+    return (InfCeiling){0};
 }
 
 const InfDeviceTable inf_device_cpu = {

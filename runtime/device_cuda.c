@@ -413,19 +413,31 @@ static double between(InfDevice *d, uint32_t from, uint32_t to) {
     return (double)ms;
 }
 
-/* Multiply-adds a cycle and multiprocessor in f32. */
-static int lanes_of(int major, int minor) {
-    return major == 8 && minor == 0 ? 64 : major >= 8 ? 128 : 64;
+/* Multiply-adds a cycle and multiprocessor, by compute capability (the first row that is not above
+ * it). */
+typedef struct Lanes {
+    int major, minor, of[PLAN_MATH_COUNT];
+} Lanes;
+
+static const Lanes *lanes_of(int major, int minor) {
+    static const Lanes lanes[] = {{12, 0, {128, 256, 512}},  {10, 0, {128, 2048, 4096}},
+                                  {9, 0, {128, 1024, 2048}}, {8, 1, {128, 256, 512}},
+                                  {8, 0, {64, 512, 1024}},   {0, 0, {64, 64, 64}}};
+    const Lanes *l = lanes;
+    while (l->major > major || (l->major == major && l->minor > minor)) l++;
+    return l;
 }
 
-/* The rate of f32 arithmetic from the device's own figures; bandwidth by copying 512 MiB back and
+/* The rates of arithmetic from the device's own figures; bandwidth by copying 512 MiB back and
  * forth, the best of a few. */
 static InfCeiling ceiling(InfDevice *d) {
     enum { COPIES = 8 };
     const size_t bytes = (size_t)512 << 20;
     const InfCuda *c = &d->cuda;
-    InfCeiling top = {0, 2.0 * lanes_of(c->major, c->minor) * c->multiprocessors * 1e3 *
-                             (double)c->clock_khz};
+    const Lanes *lanes = lanes_of(c->major, c->minor);
+    InfCeiling top = {0};
+    for (int i = 0; i < PLAN_MATH_COUNT; i++)
+        top.flops_per_s[i] = 2.0 * lanes->of[i] * c->multiprocessors * 1e3 * (double)c->clock_khz;
     CuAddress at = 0;
     double best_ms = 0;
     if (broken(d) || d->nmark < 2 || c->call.memory_take(&at, 2 * bytes) != CU_SUCCESS) return top;

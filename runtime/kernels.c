@@ -91,7 +91,8 @@ static Row *make_rows(const Plan *plan, const InfEngine *m, int64_t steps, uint3
 static double share_of_floor(const Row *r, const InfCeiling *top) {
     double bytes = (double)(r->calls * r->kernel->bytes), flops = (double)r->kernel->flops;
     double moving = top->bytes_per_s > 0 ? bytes / top->bytes_per_s : 0;
-    double counting = top->flops_per_s > 0 ? (double)r->calls * flops / top->flops_per_s : 0;
+    double rate = top->flops_per_s[r->kernel->math];
+    double counting = rate > 0 ? (double)r->calls * flops / rate : 0;
     double floor_ms = 1e3 * (moving > counting ? moving : counting);
     return r->ms > 0 ? floor_ms / r->ms : 0;
 }
@@ -103,6 +104,21 @@ static int name_width(const Row *rows, uint32_t count) {
     for (uint32_t i = 0; i < count; i++)
         if (strlen(rows[i].kernel->name) > width) width = strlen(rows[i].kernel->name);
     return (int)width;
+}
+
+static const char *const math_name[PLAN_MATH_COUNT] = {"f32", "tf32", "bf16"};
+
+/* What a share is of: the rates of the units that some kernel uses. */
+static void print_floor(const Row *rows, uint32_t count, const InfCeiling *top, FILE *out) {
+    fprintf(out, "floor: the larger of bytes at %.0f GB/s (measured copy) and flops at %.0f ",
+            top->bytes_per_s / 1e9, top->flops_per_s[PLAN_MATH_f32] / 1e9);
+    fputs("GFLOP/s (f32", out);
+    for (int math = PLAN_MATH_f32 + 1; math < PLAN_MATH_COUNT; math++) {
+        uint32_t i = 0;
+        while (i < count && rows[i].kernel->math != math) i++;
+        if (i < count) fprintf(out, "; %s: %.0f", math_name[math], top->flops_per_s[math] / 1e9);
+    }
+    fputs("), over the time taken\n", out);
 }
 
 InfCode inf_kernels_print(InfError *e, const Plan *plan, const InfEngine *m, int64_t steps,
@@ -127,12 +143,8 @@ InfCode inf_kernels_print(InfError *e, const Plan *plan, const InfEngine *m, int
         if (has_floor(m)) fprintf(out, " %5.1f %%", 100.0 * share_of_floor(r, &m->ceiling));
         fprintf(out, "  %s\n", k->lines ? k->lines : "");
     }
+    if (has_floor(m)) print_floor(rows, count, &m->ceiling, out);
     free(rows);
-    if (has_floor(m))
-        fprintf(out,
-                "floor: the larger of bytes at %.0f GB/s (measured copy) and flops at %.0f "
-                "GFLOP/s (f32), over the time taken\n",
-                m->ceiling.bytes_per_s / 1e9, m->ceiling.flops_per_s / 1e9);
     return INF_OK;
 }
 
@@ -149,6 +161,7 @@ InfCode inf_kernels_json(InfError *e, const Plan *plan, const InfEngine *m, int6
         inf_json_put_int(j, "calls", rows[i].calls);
         inf_json_put_int(j, "bytes", rows[i].kernel->bytes);
         inf_json_put_int(j, "flops", rows[i].kernel->flops);
+        inf_json_put_text(j, "math", math_name[rows[i].kernel->math]);
         if (m) inf_json_put_float(j, "ms", (float)rows[i].ms);
         if (has_floor(m))
             inf_json_put_float(j, "floor_share", (float)share_of_floor(&rows[i], &m->ceiling));

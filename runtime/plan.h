@@ -52,6 +52,9 @@ typedef void InfKernel(void *const *arg, const InfEnv *env);
 /* A kernel is a C function, a function of the images, or a product by the device's library. */
 typedef enum PlanKernelKind { PLAN_KERNEL_c, PLAN_KERNEL_cuda, PLAN_KERNEL_matmul } PlanKernelKind;
 
+/* What a kernel multiplies in: the units whose rate bounds it. */
+typedef enum PlanMath { PLAN_MATH_f32, PLAN_MATH_tf32, PLAN_MATH_bf16, PLAN_MATH_COUNT } PlanMath;
+
 typedef struct PlanKernel {
     const char *name;
     InfKernel *fn;     /* PLAN_KERNEL_c; else NULL */
@@ -59,6 +62,7 @@ typedef struct PlanKernel {
     const char *lines; /* places in model.it it came from: "12:3 13:9" */
     int64_t bytes;     /* least traffic: each operand read once, each result written once */
     int64_t flops;
+    uint8_t math;                       /* PlanMath */
     uint8_t kind;                       /* PlanKernelKind */
     uint32_t grid, block, shared_bytes; /* PLAN_KERNEL_cuda: one-dimensional; grid 0: nothing to do;
                                            shared_bytes is dynamic shared memory */
