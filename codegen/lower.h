@@ -78,6 +78,13 @@ LoopVal lower_body_value(LowerBody *b, Val v, const LoopIdx *index);
 void lower_body_store(LowerBody *b, int i, const LoopIdx *index);
 void lower_body_store_all(LowerBody *b, const LoopIdx *index);
 
+/* The same in two steps, so that on CUDA operands of several places are under way together though
+ * a result may lie on one of them: every result of the body at index into its registers (one buffer
+ * a result: lower_body_registers) at `at`; later from there to memory. */
+LoopBuf *lower_body_registers(LowerBody *b, int64_t elems);
+void lower_body_keep_all(LowerBody *b, const LoopIdx *index, const LoopBuf *kept, LoopIdx at);
+void lower_body_store_kept(LowerBody *b, const LoopIdx *index, const LoopBuf *kept, LoopIdx at);
+
 /* Row-major offset of an index in a shape. */
 LoopIdx lower_offset(LoopKernel *k, const TypeInfo *t, const LoopIdx *index);
 

@@ -440,3 +440,21 @@ void lower_body_store_all(LowerBody *b, const LoopIdx *index) {
     for (int i = 0; i < b->body->nout; i++)
         loop_store(b->k, b->out[i], lower_offset(b->k, type_of(b, b->body->out[i]), index), v[i]);
 }
+
+LoopBuf *lower_body_registers(LowerBody *b, int64_t elems) {
+    LoopBuf *kept = ARENA_ARRAY(b->ctx->arena, LoopBuf, b->body->nout);
+    for (int i = 0; i < b->body->nout; i++)
+        kept[i] = loop_reg(b->k, "kept", val_info(b->body, b->body->out[i])->dtype, elems, 1);
+    return kept;
+}
+
+void lower_body_keep_all(LowerBody *b, const LoopIdx *index, const LoopBuf *kept, LoopIdx at) {
+    for (int i = 0; i < b->body->nout; i++)
+        loop_store(b->k, kept[i], at, lower_body_value(b, b->body->out[i], index));
+}
+
+void lower_body_store_kept(LowerBody *b, const LoopIdx *index, const LoopBuf *kept, LoopIdx at) {
+    for (int i = 0; i < b->body->nout; i++)
+        loop_store(b->k, b->out[i], lower_offset(b->k, type_of(b, b->body->out[i]), index),
+                   loop_load(b->k, kept[i], at));
+}

@@ -36,14 +36,11 @@ static void unit(const Results *w, LoopIdx unit, LoopIdx slot, bool store) {
     LoopIdx index[4] = {r->sample, channel};
     lower_unflatten(k, &t, loop_idx_add(k, loop_idx_scale(k, at, lanes), lane), index + 2);
     LoopIdx kept = loop_idx_add(k, loop_idx_scale(k, slot, lanes), lane);
-    if (!store) lower_body_bind(b, r->anchor->out, loop_load(k, r->staged, from));
-    for (int i = 0; i < b->body->nout; i++) {
-        Val v = b->body->out[i];
-        if (store)
-            loop_store(k, b->out[i], lower_offset(k, val_info(b->body, v), index),
-                       loop_load(k, w->kept[i], kept));
-        else
-            loop_store(k, w->kept[i], kept, lower_body_value(b, v, index));
+    if (store) {
+        lower_body_store_kept(b, index, w->kept, kept);
+    } else {
+        lower_body_bind(b, r->anchor->out, loop_load(k, r->staged, from));
+        lower_body_keep_all(b, index, w->kept, kept);
     }
     lower_space_close(k, depth);
 }
@@ -51,12 +48,9 @@ static void unit(const Results *w, LoopIdx unit, LoopIdx slot, bool store) {
 /* `together` units of the thread from `first` on, a turn of all threads apart. */
 static void group(Results *w, LoopIdx first, int64_t together, int64_t n) {
     LoopKernel *k = w->k;
-    const LowerBody *b = w->r->b;
     int depth = k->depth;
     first = lower_cuda_open_below(k, first, n);
-    for (int i = 0; i < b->body->nout; i++)
-        w->kept[i] =
-            loop_reg(k, "kept", val_info(b->body, b->body->out[i])->dtype, together * w->lanes, 1);
+    w->kept = lower_body_registers(w->r->b, together * w->lanes);
     for (int store = 0; store < 2; store++) {
         int inner = k->depth;
         LoopIdx slot = loop_idx_axis(k, loop_open(k, LOOP_unroll, together, LOOP_NO_BOUND));
@@ -71,7 +65,6 @@ void lower_cuda_store_results(LoopKernel *k, const CudaResults *r) {
     int64_t plane = r->ho * r->wo, strip = r->rows * r->wo;
     Results w = {.r = r, .k = k, .lanes = plane % QUAD == 0 && strip % QUAD == 0 ? QUAD : 1};
     w.units = strip / w.lanes;
-    w.kept = ARENA_ARRAY(k->arena, LoopBuf, r->b->body->nout);
     int64_t n = r->channels * w.units, turns = n / k->threads;
     int64_t groups = turns / TOGETHER, rest = turns % TOGETHER;
     if (groups > 0) {

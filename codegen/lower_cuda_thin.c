@@ -9,7 +9,7 @@
 
 #include "codegen/lower_space.h"
 
-enum { QUAD = CUDA_VECTOR };
+enum { QUAD = CUDA_VECTOR, ROWS_TOGETHER = 8 };
 
 typedef struct Thin {
     LowerBody *b;
@@ -101,15 +101,19 @@ static void multiply(Thin *t) {
     loop_close(k);
 }
 
-/* Opens the thread's results that exist; `at` is the number of the sum. */
-static void open_results(Thin *t, LoopIdx index[2], LoopIdx *at) {
+/* Opens the thread's results of row `i` that exist; `at` is the number of the sum. */
+static void open_row(Thin *t, LoopIdx i, LoopIdx index[2], LoopIdx *at) {
     LoopKernel *k = t->k;
-    if (t->active.id) loop_open_if(k, t->active);
-    LoopIdx i = open_unrolled(k, t->s.rows);
     index[0] = lower_cuda_open_below(k, loop_idx_add(k, t->row, i), t->s.m);
     LoopIdx lane = loop_idx_axis(k, loop_open(k, LOOP_vector, QUAD, LOOP_NO_BOUND));
     index[1] = at2(k, t->quad, QUAD, lane);
     *at = at2(k, i, QUAD, lane);
+}
+
+/* All of them. */
+static void open_results(Thin *t, LoopIdx index[2], LoopIdx *at) {
+    if (t->active.id) loop_open_if(t->k, t->active);
+    open_row(t, open_unrolled(t->k, t->s.rows), index, at);
 }
 
 static LoopIdx work_at(Thin *t, LoopIdx part, const LoopIdx index[2]) {
@@ -139,13 +143,34 @@ static void join_parts(Thin *t, LoopIdx tile) {
     lower_space_close(k, depth);
 }
 
+/* `rows` rows from `first` on: their values first, then all stores. */
+static void store_rows(Thin *t, int64_t first, int64_t rows) {
+    LoopKernel *k = t->k;
+    LoopBuf *kept = lower_body_registers(t->b, rows * QUAD);
+    for (int store = 0; store < 2; store++) {
+        LoopIdx index[2], at;
+        int depth = k->depth;
+        LoopIdx i = open_unrolled(k, rows);
+        open_row(t, loop_idx_plus(k, i, first), index, &at);
+        LoopIdx slot = loop_idx_plus(k, at, -first * QUAD);
+        if (store) {
+            lower_body_store_kept(t->b, index, kept, slot);
+        } else {
+            lower_body_bind(t->b, t->anchor->out, loop_load(k, t->sum, at));
+            lower_body_keep_all(t->b, index, kept, slot);
+        }
+        lower_space_close(k, depth);
+    }
+}
+
 static void store_results(Thin *t) {
     LoopKernel *k = t->k;
-    LoopIdx index[2], at;
     int depth = k->depth;
-    open_results(t, index, &at);
-    lower_body_bind(t->b, t->anchor->out, loop_load(k, t->sum, at));
-    lower_body_store_all(t->b, index);
+    if (t->active.id) loop_open_if(k, t->active);
+    for (int64_t first = 0; first < t->s.rows; first += ROWS_TOGETHER) {
+        int64_t left = t->s.rows - first;
+        store_rows(t, first, left < ROWS_TOGETHER ? left : ROWS_TOGETHER);
+    }
     lower_space_close(k, depth);
 }
 
