@@ -72,6 +72,8 @@ INF_INLINE float inf_tanh(float x) {
     return __builtin_copysignf(a < 0.625f ? p : q, x);
 }
 
+INF_INLINE float inf_sigmoid(float x) { return 1.0f / (1.0f + inf_exp(-x)); }
+
 INF_INLINE float inf_erf(float x) {
     float a = __builtin_fabsf(x);
     float z = x * x;
@@ -116,6 +118,8 @@ INF_INLINE float inf_tanh(float x) {
     float q = INF_FMA(-2.0f, INF_RCP(inf_exp(2.0f * a) + 1.0f), 1.0f);
     return copysignf(a < 0.625f ? p : q, x);
 }
+
+INF_INLINE float inf_sigmoid(float x) { return INF_RCP(1.0f + inf_exp(-x)); }
 
 INF_INLINE float inf_erf(float x) {
     float a = fabsf(x);
@@ -171,6 +175,7 @@ INF_INLINE float inf_round_bf16(float x) {
 #define LOG(x)        inf_log(x)
 #define TANH(x)       inf_tanh(x)
 #define ERF(x)        inf_erf(x)
+#define SIGMOID(x)    inf_sigmoid(x)
 #define SQRT(x)       __builtin_sqrtf(x)
 #define SIN(x)        __builtin_sinf(x)
 #define COS(x)        __builtin_cosf(x)

@@ -48,6 +48,7 @@ static double *new_data(Arena *arena, const TypeTable *types, Type t) {
 #define SQRT         sqrt
 #define TANH         tanh
 #define ERF          erf
+#define SIGMOID(x)   (1 / (1 + exp(-(x))))
 #define SIN          sin
 #define COS          cos
 #define POW          pow

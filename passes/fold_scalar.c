@@ -14,17 +14,18 @@
 #define MAX(x, y)    SEL(((x) > (y)) | ((x) != (x)), x, y)
 #define MIN(x, y)    SEL(((x) < (y)) | ((x) != (x)), x, y)
 
-#define L(x)  x##f
-#define EXP   expf
-#define LOG   logf
-#define SQRT  sqrtf
-#define TANH  tanhf
-#define ERF   erff
-#define SIN   sinf
-#define COS   cosf
-#define POW   powf
-#define FABS  fabsf
-#define FLOOR floorf
+#define L(x)       x##f
+#define EXP        expf
+#define LOG        logf
+#define SQRT       sqrtf
+#define TANH       tanhf
+#define ERF        erff
+#define SIGMOID(x) (1.0f / (1.0f + expf(-(x))))
+#define SIN        sinf
+#define COS        cosf
+#define POW        powf
+#define FABS       fabsf
+#define FLOOR      floorf
 #define EW(name, operands, shape, grad, expr)                                                      \
     static float f32_##name(float a, float b, float c) {                                           \
         (void)a, (void)b, (void)c;                                                                 \
@@ -37,23 +38,25 @@
 #undef SQRT
 #undef TANH
 #undef ERF
+#undef SIGMOID
 #undef SIN
 #undef COS
 #undef POW
 #undef FABS
 #undef FLOOR
 
-#define L(x)  x
-#define EXP   exp
-#define LOG   log
-#define SQRT  sqrt
-#define TANH  tanh
-#define ERF   erf
-#define SIN   sin
-#define COS   cos
-#define POW   pow
-#define FABS  fabs
-#define FLOOR floor
+#define L(x)       x
+#define EXP        exp
+#define LOG        log
+#define SQRT       sqrt
+#define TANH       tanh
+#define ERF        erf
+#define SIGMOID(x) (1 / (1 + exp(-(x))))
+#define SIN        sin
+#define COS        cos
+#define POW        pow
+#define FABS       fabs
+#define FLOOR      floor
 #define EW(name, operands, shape, grad, expr)                                                      \
     static double f64_##name(double a, double b, double c) {                                       \
         (void)a, (void)b, (void)c;                                                                 \

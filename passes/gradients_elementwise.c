@@ -54,17 +54,14 @@ static Val d_gelu(Grad *g, Val dy, Val x) {
     return mul(g, dy, add(g, cdf, mul(g, x, pdf)));
 }
 
-/* y = x/2 (1 + t), t = tanh(u), u = k (x + c x^3). */
+/* y = x s, s = sigmoid(u), u = k (x + c x^3): s (1 + x (1 - s) du). */
 static Val d_gelu_tanh(Grad *g, Val dy, Val x) {
-    const double k = 0.79788456080286536, c = 0.044715;
+    const double k = 1.5957691216057307, c = 0.044715;
     Val xx = mul(g, x, x);
-    Val t = fn(g, OP_tanh, times(g, k, add(g, x, times(g, c, mul(g, xx, x)))));
-    Val cubic = times(g, 3.0 * c, xx);
-    Val du = times(g, k, add(g, num(g, 1.0), cubic));
-    Val left = times(g, 0.5, add(g, num(g, 1.0), t));
-    Val slope = mul(g, one_minus(g, mul(g, t, t)), du);
-    Val right = mul(g, times(g, 0.5, x), slope);
-    return mul(g, dy, add(g, left, right));
+    Val s = fn(g, OP_sigmoid, mul(g, x, add(g, num(g, k), times(g, k * c, xx))));
+    Val du = add(g, num(g, k), times(g, 3.0 * k * c, xx));
+    Val slope = mul(g, mul(g, x, one_minus(g, s)), du);
+    return mul(g, dy, mul(g, s, add(g, num(g, 1.0), slope)));
 }
 
 /* b * a^(b - 1), and 0 for b = 0 whatever a is. */
