@@ -92,8 +92,8 @@ ReduceSplit split_reduce(const Graph *body, const Node *reduce) {
     }
     s.lanes = lanes_for(s.run);
     s.item_lanes = lanes_for(s.items);
-    bool outermost = s.inner && s.reduced.n > 0 && s.kept.n > 0 &&
-                     s.reduced.stride[0] > s.kept.stride[0];
+    bool outermost =
+        s.inner && s.reduced.n > 0 && s.kept.n > 0 && s.reduced.stride[0] > s.kept.stride[0];
     s.apart = s.items > 1 && (units < APART_UNITS_MAX || outermost) &&
               split_reduce_is_flat(body, reduce) && kept * s.run * outer >= APART_ELEMS_MIN;
     return s;
@@ -119,6 +119,7 @@ int64_t split_workspace_bytes(const Graph *body) {
         case KIND_conv: return split_conv_workspace(body, n);
         case KIND_matmul: return split_matmul_workspace(body, n);
         case KIND_scatter: {
+            if (n->op != OP_gather_dw) return 0;
             const TypeTable *tt = body->mod->types;
             return 4 *
                    (type_elems(tt, val_type(body, n->in[0])) + val_info(body, n->out)->dim[0] + 2);

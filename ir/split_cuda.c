@@ -241,7 +241,7 @@ int64_t split_cuda_workspace(const Graph *body, const Node *n) {
     OpKind kind = op_kind(n->op);
     if (kind == KIND_reduce && n->op != OP_argmax) return reduce_workspace(body, n);
     if (kind == KIND_matmul && split_cuda_library(body, n)) return 0;
-    if (kind == KIND_scatter) {
+    if (n->op == OP_gather_dw) {
         CudaTable t = split_cuda_table(body, n);
         return t.sorted ? 4 * t.ints : 0;
     }

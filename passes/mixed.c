@@ -54,6 +54,11 @@ static Phase first_phase(const Graph *g) {
     return first;
 }
 
+/* Ports that hold what the policy says, also outside: the others keep their type. */
+static bool has_own_type(const Port *port) {
+    return port->role == ROLE_weight_copy || port->role == ROLE_cache;
+}
+
 static void copy_inputs(Mixed *m, bool top) {
     const Graph *g = m->from;
     Val *input = ARENA_ARRAY(m->scratch, Val, g->nin);
@@ -62,7 +67,7 @@ static void copy_inputs(Mixed *m, bool top) {
         Type type = val_type(g, g->in[i]);
         bool half = m->h->half[g->in[i].id];
         if (half && port.role == ROLE_weight) port.role = ROLE_weight_copy;
-        if (half && (!top || port.role == ROLE_weight_copy)) type = typed(g, g->in[i], DT_bf16);
+        if (half && (!top || has_own_type(&port))) type = typed(g, g->in[i], DT_bf16);
         input[i] = graph_add_input(m->to, type, port);
     }
     Builder b = {.g = m->to, .phase = first_phase(g)};
@@ -73,7 +78,8 @@ static void copy_outputs(Mixed *m, bool top) {
     const Graph *g = m->from;
     for (int i = 0; i < g->nout; i++) {
         uint32_t v = g->out[i].id;
-        bool half = m->h->half[v] && (!top || is_half_type(g, g->out[i]));
+        bool own = has_own_type(&g->out_port[i]) || is_half_type(g, g->out[i]);
+        bool half = m->h->half[v] && (!top || own);
         graph_add_output(m->to, half ? m->half[v] : m->wide[v], g->out_port[i]);
     }
 }
@@ -104,7 +110,10 @@ static void copy_movement(Mixed *m, Builder *b, const Node *n) {
     }
     Val *in = ARENA_ARRAY(m->scratch, Val, n->nin);
     Attr *attr = ARENA_ARRAY(m->scratch, Attr, n->nattr);
-    for (int i = 0; i < n->nin; i++) in[i] = m->half[n->in[i].id];
+    for (int i = 0; i < n->nin; i++) {
+        uint32_t v = n->in[i].id;
+        in[i] = m->h->half[v] ? m->half[v] : m->wide[v]; /* the place of put is an integer */
+    }
     for (int i = 0; i < n->nattr; i++) {
         attr[i] = n->attr[i];
         if (attr[i].key == ATTR_value) attr[i].f = (double)bf16_round((float)attr[i].f);

@@ -27,7 +27,9 @@ typedef struct Choice {
     int *user; /* by value: a node that reads it */
 } Choice;
 
-bool mixed_is_movement(Op op) { return op_kind(op) == KIND_movement || op == OP_const; }
+bool mixed_is_movement(Op op) {
+    return op_kind(op) == KIND_movement || op == OP_const || op == OP_put;
+}
 
 static bool is_float(const Graph *g, Val v) { return dtype_is_float(val_info(g, v)->dtype); }
 
