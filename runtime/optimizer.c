@@ -31,7 +31,7 @@ static float *state_at(const InfEngine *m, int k, const InfParam *p) {
     return inf_engine_at(m, PLAN_REGION_state, k * m->plan->flat_bytes + p->offset);
 }
 
-/* Fills rows of the file; *copies and names are freed by the caller. */
+/* Fills rows of the file; names and copies (of padded parameters) are freed by the caller. */
 static InfCode collect(InfError *e, const InfParams *params, const InfEngine *m, InfTensorOut *out,
                        void **owned) {
     int count = 0;
@@ -39,14 +39,17 @@ static InfCode collect(InfError *e, const InfParams *params, const InfEngine *m,
         for (int i = 0; i < params->count; i++) {
             const InfParam *p = &params->param[i];
             char *name = state_name(m->plan, k, p->name);
-            float *values = malloc((size_t)p->count * sizeof *values + 1);
+            bool copied = !inf_param_contiguous(p);
+            float *copy = copied ? malloc((size_t)p->count * sizeof *copy + 1) : NULL;
             owned[2 * count] = name;
-            owned[2 * count + 1] = values;
-            if (!name || !values) return inf_fail(e, INF_IO, "out of memory");
-            inf_param_gather(p, state_at(m, k, p), values);
+            owned[2 * count + 1] = copy;
+            if (!name || (copied && !copy)) return inf_fail(e, INF_IO, "out of memory");
+            if (copied) inf_param_gather(p, state_at(m, k, p), copy);
             InfTensorOut *t = &out[count++];
-            *t = (InfTensorOut){
-                .name = name, .dtype = INF_DTYPE_F32, .ndim = p->block->ndim, .values = values};
+            *t = (InfTensorOut){.name = name,
+                                .dtype = INF_DTYPE_F32,
+                                .ndim = p->block->ndim,
+                                .values = copied ? copy : state_at(m, k, p)};
             for (int axis = 0; axis < p->block->ndim; axis++)
                 t->shape[axis] = (uint64_t)p->block->dim[axis];
         }
@@ -171,10 +174,11 @@ static InfCode check_state(InfError *e, const InfTensors *set, const Plan *plan,
 static InfCode load_one(InfError *e, InfEngine *m, const InfTensors *set, const InfParams *params,
                         int k, int i) {
     const InfParam *p = &params->param[i];
+    const InfTensor *t = find_state(set, m->plan, params, k, i);
+    if (inf_param_contiguous(p)) return inf_tensors_read_f32(e, set, t, state_at(m, k, p));
     float *values = malloc((size_t)p->count * sizeof *values + 1);
     InfCode code = values ? INF_OK : inf_fail(e, INF_IO, "out of memory");
-    if (code == INF_OK)
-        code = inf_tensors_read_f32(e, set, find_state(set, m->plan, params, k, i), values);
+    if (code == INF_OK) code = inf_tensors_read_f32(e, set, t, values);
     if (code == INF_OK) inf_param_scatter(p, values, state_at(m, k, p));
     free(values);
     return code;
