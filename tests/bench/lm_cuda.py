@@ -73,7 +73,7 @@ def gpt2(s):
             for block in self.h:
                 x = block(x)
             logits = self.head(self.ln_f(x))
-            return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
+            return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
     return Model()
 
 
@@ -126,7 +126,7 @@ def llama(s):
             for block in self.h:
                 x = block(x, cos, sin)
             logits = self.head(self.norm(x))
-            return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
+            return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
     return Model()
 
 
