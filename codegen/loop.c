@@ -168,6 +168,14 @@ LoopBuf loop_shared(LoopKernel *k, const char *name, Dtype dtype, int64_t elems)
     return b;
 }
 
+LoopBuf loop_shared_dynamic(LoopKernel *k, const char *name, Dtype dtype, int64_t elems) {
+    LoopBuf b = loop_shared(k, name, dtype, elems);
+    LOOP_ASSERT(k->shared_bytes == 0 && elems * dtype_bytes(dtype) <= LOOP_DYNAMIC_MAX);
+    k->buf.data[b.id].dynamic = true;
+    k->shared_bytes = elems * dtype_bytes(dtype);
+    return b;
+}
+
 LoopBuf loop_reg(LoopKernel *k, const char *name, Dtype dtype, int64_t elems, int lanes) {
     LOOP_ASSERT(lanes == 1 || (lanes == LOOP_LANES && dtype == DT_f32));
     return declare(

@@ -73,6 +73,7 @@ typedef struct LoopBufInfo {
     int64_t elems;     /* of `lanes` values each */
     LoopAccess access; /* LOOP_param */
     bool shared; /* LOOP_param: may lie on another argument's memory (in-place), index for index */
+    bool dynamic; /* LOOP_shared: of a size that a launch asks for */
     bool loose;  /* LOOP_param: its address is not known to be a multiple of 16 bytes */
 } LoopBufInfo;
 
@@ -228,7 +229,7 @@ typedef struct LoopKernel {
     int threads;
     LoopMath math;
     int64_t blocks;
-    int64_t shared_bytes;    /* dynamic shared memory; of kernels of text */
+    int64_t shared_bytes;    /* dynamic shared memory */
     int64_t counters;        /* that blocks of the kernel count each other with */
     struct LoopKernel *next; /* a launch that follows on the same arguments */
     const LoopText *text;    /* NULL: the statements */
@@ -250,6 +251,10 @@ const LoopBufInfo *loop_buf_info(const LoopKernel *k, LoopBuf b);
 
 /* One array for the block's threads, not initialised; anywhere in the kernel, exists throughout. */
 LoopBuf loop_shared(LoopKernel *k, const char *name, Dtype dtype, int64_t elems);
+/* The same for one large array a kernel, at most LOOP_DYNAMIC_MAX bytes: what every chip from sm_80
+ * on has for a block, beside the small arrays. */
+enum { LOOP_DYNAMIC_MAX = 100864 };
+LoopBuf loop_shared_dynamic(LoopKernel *k, const char *name, Dtype dtype, int64_t elems);
 
 /* --- blocks --- */
 LoopAxis loop_open(LoopKernel *k, LoopAxisKind kind, int64_t extent, LoopIdx bound);

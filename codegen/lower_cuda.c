@@ -41,6 +41,12 @@ void lower_cuda_turns(LoopKernel *k, int64_t n, CudaTurnFn *body, void *data) {
     }
 }
 
+int64_t lower_cuda_vector(const LoopKernel *k, int64_t n) {
+    for (int i = 1; i <= k->nparam; i++)
+        if (k->buf.data[i].dtype == DT_bf16 && n % (2 * CUDA_VECTOR) == 0) return 2 * CUDA_VECTOR;
+    return n > 0 && n % CUDA_VECTOR == 0 ? CUDA_VECTOR : 1;
+}
+
 /* Small tensors get small blocks, so that more multiprocessors take part. */
 static int threads_for(int64_t units) {
     int threads = CUDA_THREADS;

@@ -28,6 +28,10 @@ LoopIdx lower_cuda_open_below(LoopKernel *k, LoopIdx index, int64_t n);
 typedef void CudaTurnFn(void *data, LoopIdx turn);
 void lower_cuda_turns(LoopKernel *k, int64_t n, CudaTurnFn *body, void *data);
 
+/* Neighbours of n in a row that a thread takes: as many as make 16 bytes of the kernel's narrowest
+ * float argument, where n is a multiple of them. */
+int64_t lower_cuda_vector(const LoopKernel *k, int64_t n);
+
 int64_t lower_ceil_div(int64_t a, int64_t b);
 /* The least power of two that is at least n, at most `most`. */
 int64_t lower_power_of_two(int64_t n, int64_t most);

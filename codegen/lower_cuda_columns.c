@@ -167,18 +167,30 @@ static void store_piece(Columns *c, LoopIdx piece) {
     lower_space_close(k, depth);
 }
 
-/* Adds the thread's share of the pieces. */
-static void add_pieces(Columns *c) {
+static void add_piece(void *data, LoopIdx turn) {
+    const Places *p = data;
+    Columns *c = p->c;
     LoopKernel *k = c->r->k;
     int depth = k->depth;
-    int64_t steps = lower_ceil_div(c->s.pieces, c->rows);
-    open_valid(c);
-    LoopIdx step = loop_idx_axis(k, loop_open(k, LOOP_reduce, steps, LOOP_NO_BOUND));
-    LoopIdx piece = loop_idx_add(k, loop_idx_scale(k, step, c->rows), c->row);
-    piece = lower_cuda_open_below(k, piece, c->s.pieces);
+    LoopIdx piece = loop_idx_add(k, loop_idx_scale(k, turn, c->rows), c->row);
+    piece =
+        p->whole ? loop_name(k, piece, c->s.pieces) : lower_cuda_open_below(k, piece, c->s.pieces);
     LoopIdx lane = open_lanes(c);
     for (int i = 0; i < c->r->n; i++)
         add(c, i, lane, loop_load(k, c->r->b->workspace, work_at(c, i, piece, lane)));
+    lower_space_close(k, depth);
+}
+
+/* Adds the thread's share of the pieces, several loads under way. */
+static void add_pieces(Columns *c) {
+    LoopKernel *k = c->r->k;
+    int64_t full = c->s.pieces / c->rows;
+    int depth = k->depth;
+    Places p = {.c = c, .whole = true};
+    open_valid(c);
+    lower_cuda_turns(k, full, add_piece, &p);
+    p.whole = false;
+    if (c->s.pieces % c->rows) add_piece(&p, loop_idx(k, full));
     lower_space_close(k, depth);
 }
 

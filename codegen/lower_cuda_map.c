@@ -13,13 +13,6 @@
 
 enum { LARGE_UNITS = 1 << 20 };
 
-/* Neighbours of a thread: as many as make 16 bytes of the narrowest float argument. */
-static int64_t vector_of(const LoopKernel *k, int64_t n) {
-    for (int i = 1; i <= k->nparam; i++)
-        if (k->buf.data[i].dtype == DT_bf16 && n % (2 * CUDA_VECTOR) == 0) return 2 * CUDA_VECTOR;
-    return n % CUDA_VECTOR == 0 ? CUDA_VECTOR : 1;
-}
-
 LoopKernel *lower_cuda_map(LowerContext *ctx, const Graph *g, const Node *kernel) {
     LowerBody *b = lower_body_new(ctx, g, kernel);
     LoopKernel *k = b->k;
@@ -28,7 +21,7 @@ LoopKernel *lower_cuda_map(LowerContext *ctx, const Graph *g, const Node *kernel
     if (elems == 0) return k;
     LowerSpace space = lower_space_choose(ctx, g, kernel, type);
     int last = space.n - 1;
-    int64_t vector = vector_of(k, space.dim[last]), units = elems / vector;
+    int64_t vector = lower_cuda_vector(k, space.dim[last]), units = elems / vector;
     TypeInfo outer = {.ndim = space.n};
     memcpy(outer.dim, space.dim, sizeof space.dim);
     outer.dim[last] /= vector;

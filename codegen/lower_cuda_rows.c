@@ -2,21 +2,25 @@
  *
  * A group of threads makes one result: a warp or less for short rows, a block for long ones. Each
  * thread adds its units of the row in registers, then the threads fold. Where each thread has few
- * units, what later loops need again of the row stays in registers: one read, one write. Few long
- * results are cut into pieces, one a block, that the last block of a result puts together; a body
- * whose reductions depend on each other does the pieces one after another, in the same order.
+ * units, what later loops need again of the row stays in registers, else the first operand that
+ * they need in shared memory, where that has room: one read, one write. Few long results are cut
+ * into pieces, one a block, that the last block of a result puts together; a body whose reductions
+ * depend on each other does the pieces one after another, in the same order.
  */
 #include "codegen/lower_cuda.h"
 #include "codegen/lower_reduce.h"
 
 #include <string.h>
 
-enum { KEPT_ELEMS_MAX = 96 };
+/* Elements that a thread keeps, by threads of a block: registers are 64 Ki for all of them. */
+static int64_t kept_elems_max(int threads) { return threads > 512 ? 16 : threads > 256 ? 48 : 96; }
 
-/* A value of the domain's shape that stays in registers for later loops. */
+/* A value of the domain's shape that stays for later loops: a thread's part of it in registers, or
+ * all of the row in shared memory, of which a thread sees its own part only. */
 typedef struct Kept {
     Val v;
     int loop; /* the first that computes it */
+    bool shared;
     LoopBuf buf;
 } Kept;
 
@@ -70,6 +74,32 @@ static void mark_needed(Need *n, Val v) {
     for (int i = 0; made_by && i < made_by->nin; i++) mark_needed(n, made_by->in[i]);
 }
 
+static void keep_in_registers(Rows *w, const Need *need) {
+    const Graph *g = w->r->b->body;
+    int64_t each = w->steps * w->s.vector, most = kept_elems_max(w->s.threads);
+    if (w->steps > CUDA_TURNS) return;
+    for (uint32_t v = 1; v < g->nval; v++)
+        if (need->again[v] && (w->nkept + 1) * each <= most)
+            w->kept[w->nkept++] = (Kept){.v = {v}, .loop = need->first[v]};
+    for (int i = 0; i < w->nkept; i++)
+        w->kept[i].buf = loop_reg(w->r->k, "row", val_info(g, w->kept[i].v)->dtype, each, 1);
+}
+
+/* One row a block, and one run of neighbours a row. */
+static void keep_in_shared(Rows *w, const Need *need) {
+    const Graph *g = w->r->b->body;
+    int64_t run = w->r->split.run;
+    bool whole = w->s.group == w->s.threads && w->r->split.reduced.n == 0;
+    for (int i = 0; whole && i < g->nin; i++) {
+        Val v = g->in[i];
+        Dtype dtype = val_info(g, v)->dtype;
+        if (!need->again[v.id] || run * dtype_bytes(dtype) > LOOP_DYNAMIC_MAX) continue;
+        LoopBuf buf = loop_shared_dynamic(w->r->k, "row", dtype, run);
+        w->kept[w->nkept++] = (Kept){.v = v, .loop = need->first[v.id], .shared = true, .buf = buf};
+        return;
+    }
+}
+
 static void choose_kept(Rows *w) {
     const Reduce *r = w->r;
     const Graph *g = r->b->body;
@@ -78,19 +108,15 @@ static void choose_kept(Rows *w) {
                  .seen = ARENA_ARRAY(arena, int, g->nval + 1),
                  .first = ARENA_ARRAY(arena, int, g->nval + 1),
                  .again = ARENA_ARRAY(arena, bool, g->nval + 1)};
-    int64_t each = w->steps * w->s.vector;
-    if (w->s.pieces > 1 || w->steps > CUDA_TURNS || w->s.units == 1) return;
+    if (w->s.pieces > 1 || w->s.units == 1) return;
     for (need.loop = 1; need.loop <= w->levels; need.loop++)
         for (int i = 0; i < r->n; i++)
             if (reduce_is_of_level(r, i, need.loop)) mark_needed(&need, r->red[i]->in[0]);
     for (int i = 0; i < g->nout; i++)
         if (reduce_is_domain_result(r, i)) mark_needed(&need, g->out[i]);
     w->kept = ARENA_ARRAY(arena, Kept, g->nval + 1);
-    for (uint32_t v = 1; v < g->nval; v++)
-        if (need.again[v] && (w->nkept + 1) * each <= KEPT_ELEMS_MAX)
-            w->kept[w->nkept++] = (Kept){.v = {v}, .loop = need.first[v]};
-    for (int i = 0; i < w->nkept; i++)
-        w->kept[i].buf = loop_reg(r->k, "row", val_info(g, w->kept[i].v)->dtype, each, 1);
+    keep_in_registers(w, &need);
+    if (w->nkept == 0) keep_in_shared(w, &need);
 }
 
 /* --- a thread's units --- */
@@ -115,19 +141,23 @@ static void do_unit(Rows *w, LoopIdx unit, bool exists, LoopIdx step, UnitFn *fn
     }
     at = loop_idx_add(k, at, loop_idx_scale(k, u, w->s.vector));
     LoopIdx slot = loop_idx_scale(k, step, w->s.vector);
+    LoopIdx place = loop_idx_scale(k, u, w->s.vector);
     if (w->s.vector > 1) {
         LoopIdx l = loop_idx_axis(k, loop_open(k, LOOP_vector, w->s.vector, LOOP_NO_BOUND));
         at = loop_idx_add(k, at, l);
         slot = loop_idx_add(k, slot, l);
+        place = loop_idx_add(k, place, l);
     }
     reduce_domain_index(r, at, index);
     for (int i = 0; i < w->nkept; i++)
         if (w->kept[i].loop < w->loop)
-            lower_body_bind(r->b, w->kept[i].v, loop_load(k, w->kept[i].buf, slot));
+            lower_body_bind(r->b, w->kept[i].v,
+                            loop_load(k, w->kept[i].buf, w->kept[i].shared ? place : slot));
     fn(w, at, index, extra);
     for (int i = 0; i < w->nkept; i++)
         if (w->kept[i].loop == w->loop)
-            loop_store(k, w->kept[i].buf, slot, lower_body_value(r->b, w->kept[i].v, index));
+            loop_store(k, w->kept[i].buf, w->kept[i].shared ? place : slot,
+                       lower_body_value(r->b, w->kept[i].v, index));
     lower_space_close(k, depth);
 }
 

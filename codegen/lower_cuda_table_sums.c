@@ -133,7 +133,29 @@ static LoopVal dy_value(Sums *w, LoopIdx i, LoopIdx column) {
     return lower_body_value(t->b, dy, index);
 }
 
-/* Adds the rows of dy named by the sorted list at first + step * n, n in [0, turns). */
+/* Adds the rows of dy named by the sorted list at first + step * n for the n of [begin, turns) that
+ * come in whole groups of `together`, their loads under way at once; returns the first n left. */
+static LoopIdx add_groups(Sums *w, LoopIdx first, int64_t step, LoopIdx begin, LoopIdx turns,
+                          int64_t together) {
+    Table *t = &w->t;
+    LoopKernel *k = t->k;
+    int depth = k->depth;
+    int64_t most = lower_ceil_div(t->s.indices, step) + 1;
+    LoopVal left = loop_index(k, loop_idx_add(k, turns, loop_idx_scale(k, begin, -1)));
+    LoopIdx groups = loop_idx_div(k, loop_idx_val(k, left, 0, most), together);
+    LoopIdx group = loop_idx_axis(k, loop_open(k, LOOP_reduce, most / together + 1, groups));
+    LoopIdx in_group = table_loop(t, LOOP_unroll, together);
+    LoopIdx n = loop_idx_add(k, begin, table_at(t, group, together, in_group));
+    LoopIdx i = work_index(w, sorted_at(w, table_at(t, n, step, first)), t->s.indices - 1), slot;
+    LoopIdx column = open_columns(w, table_loop(t, LOOP_unroll, t->s.each), &slot);
+    LoopVal sum = loop_op2(k, OP_add, loop_load(k, w->acc, slot), dy_value(w, i, column));
+    loop_store(k, w->acc, slot, sum);
+    lower_space_close(k, depth);
+    LoopVal done = loop_index(k, loop_idx_add(k, begin, loop_idx_scale(k, groups, together)));
+    return loop_idx_val(k, done, 0, most);
+}
+
+/* Adds all rows of dy named by the sorted list at first + step * n, n in [0, turns), in order. */
 static void add_rows(Sums *w, LoopIdx first, int64_t step, LoopIdx turns) {
     Table *t = &w->t;
     LoopKernel *k = t->k;
@@ -141,14 +163,9 @@ static void add_rows(Sums *w, LoopIdx first, int64_t step, LoopIdx turns) {
     loop_store(k, w->acc, table_loop(t, LOOP_unroll, t->s.each * t->s.vector),
                loop_const(k, DT_f32, 0));
     lower_space_close(k, depth);
-    LoopIdx n =
-        loop_idx_axis(k, loop_open(k, LOOP_reduce, lower_ceil_div(t->s.indices, step) + 1, turns));
-    LoopIdx at = sorted_at(w, table_at(t, n, step, first));
-    LoopIdx i = work_index(w, at, t->s.indices - 1), slot;
-    LoopIdx column = open_columns(w, table_loop(t, LOOP_unroll, t->s.each), &slot);
-    LoopVal sum = loop_op2(k, OP_add, loop_load(k, w->acc, slot), dy_value(w, i, column));
-    loop_store(k, w->acc, slot, sum);
-    lower_space_close(k, depth);
+    LoopIdx n = loop_idx(k, 0);
+    for (int64_t together = 8; together > 0; together /= 2)
+        n = add_groups(w, first, step, n, turns, together);
 }
 
 static void store_at(Sums *w, LoopIdx row, LoopIdx column, LoopVal v) {

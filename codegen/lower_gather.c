@@ -5,6 +5,7 @@
  * (i32: first [V + 2], list [I]); each row of the result then adds its own list, in index order, so
  * no two threads meet and no order depends on them. Indices outside the table add nothing.
  */
+#include "codegen/lower_cuda.h"
 #include "codegen/lower_space.h"
 
 #include <math.h>
@@ -53,24 +54,41 @@ static LoopIdx open_axis(Gather *t, LoopAxisKind kind, int64_t extent) {
     return loop_idx_axis(t->k, loop_open(t->k, kind, extent, LOOP_NO_BOUND));
 }
 
+/* A thread takes neighbours of a row of the table, as many as go in 16 bytes. */
+static LoopIdx open_neighbours(Gather *t, LoopIdx *column) {
+    LoopKernel *k = t->k;
+    int64_t vector = lower_cuda_vector(k, t->width), units = t->width / vector;
+    LoopIdx unit = lower_cuda_open_units(k, t->indices * units, 1);
+    LoopIdx i = loop_let(k, loop_idx_div(k, unit, units), t->indices);
+    *column = loop_idx_scale(k, loop_let(k, loop_idx_mod(k, unit, units), units), vector);
+    return i;
+}
+
 LoopKernel *lower_gather(LowerContext *ctx, const Graph *g, const Node *kernel) {
     Gather t = gather_new(ctx, g, kernel, OP_gather, 1);
     LoopBuf table = lower_body_input(t.b, t.node->in[0]),
             index = lower_body_input(t.b, t.node->in[1]);
     if (t.indices * t.width == 0) return t.k;
     LoopVal good;
-    LoopIdx place[2] = {{0}, loop_idx(t.k, 0)};
-    if (ctx->target == TARGET_cuda) {
-        const TypeInfo rows = {.ndim = 2, .dim = {t.indices, t.width}};
-        lower_open_elements(ctx, t.k, &rows, place);
-    } else {
-        place[0] = open_axis(&t, t.width == 1 ? LOOP_vector : LOOP_grid, t.indices);
-    }
-    LoopIdx i = place[0], row = row_of(&t, index, i, &good), column = place[1];
-    if (ctx->target == TARGET_c && t.width > 1) column = open_axis(&t, LOOP_vector, t.width);
+    bool cuda = ctx->target == TARGET_cuda;
+    LoopIdx column = loop_idx(t.k, 0), i;
+    if (cuda)
+        i = open_neighbours(&t, &column);
+    else
+        i = open_axis(&t, t.width == 1 ? LOOP_vector : LOOP_grid, t.indices);
+    LoopIdx row = row_of(&t, index, i, &good);
+    int64_t along = cuda ? lower_cuda_vector(t.k, t.width) : t.width;
+    if (along > 1) column = loop_idx_add(t.k, column, open_axis(&t, LOOP_vector, along));
     LoopIdx at = loop_idx_add(t.k, loop_idx_scale(t.k, row, t.width), column);
-    bool floating = dtype_is_float(loop_buf_info(t.k, table)->dtype);
-    LoopVal v = loop_load_if(t.k, table, at, good, floating ? (double)NAN : 0);
+    Dtype dtype = loop_buf_info(t.k, table)->dtype;
+    double outside = dtype_is_float(dtype) ? (double)NAN : 0;
+    LoopVal v;
+    if (cuda) /* row 0 stands in, so that the load needs no condition */
+        v = t.rows > 0
+                ? loop_select(t.k, good, loop_load(t.k, table, at), loop_const(t.k, dtype, outside))
+                : loop_const(t.k, dtype, outside);
+    else
+        v = loop_load_if(t.k, table, at, good, outside);
     store_at(&t, i, column, v);
     lower_space_close(t.k, 0);
     return t.k;

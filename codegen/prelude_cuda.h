@@ -15,6 +15,13 @@ typedef unsigned long long uint64_t;
 #define INF_KERNEL(threads)   extern "C" __global__ void __launch_bounds__(threads)
 #define INF_COUNTERS(name, n) static __device__ uint32_t name[n];
 #define INF_SHARED            __shared__ __align__(16)
+#ifdef __CUDA_ARCH__
+#define INF_DYNAMIC(T, name, n)                                                                    \
+    extern __shared__ __align__(16) unsigned char inf_dynamic[];                                   \
+    T *const name = (T *)inf_dynamic;
+#else
+#define INF_DYNAMIC(T, name, n) INF_SHARED T name[n];
+#endif
 #define INF_FMA(a, b, c)      __fmaf_rn(a, b, c)
 #define INF_MIN(a, b)         ((a) < (b) ? (a) : (b))
 #define INF_EX2(x)            inf_ex2(x)
@@ -62,8 +69,8 @@ INF_INLINE uint32_t inf_bits(float x) { return __float_as_uint(x); }
         asm(word " %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));                                       \
         return z;                                                                                  \
     }
-INF_ONE(inf_ex2, "ex2.approx.f32")
-INF_ONE(inf_rcp, "rcp.approx.f32")
+INF_ONE(inf_ex2, "ex2.approx.ftz.f32")
+INF_ONE(inf_rcp, "rcp.approx.ftz.f32")
 #else
 #define INF_TWO(name, word, less)                                                                  \
     INF_INLINE float name(float x, float y) { return (x less y) | (x != x) ? x : y; }

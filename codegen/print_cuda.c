@@ -40,6 +40,12 @@ static void print_buf(Printer *p, const LoopStmt *s) {
     const LoopBufInfo *b = loop_buf_info(p->k, s->buf);
     bool memory = b->space == LOOP_shared;
     print_line(p);
+    if (b->dynamic) {
+        fprintf(p->out, "INF_DYNAMIC(%s, ", print_memory_type(b->dtype));
+        print_name(p, s->buf);
+        fprintf(p->out, ", %" PRId64 ")\n", b->elems);
+        return;
+    }
     fprintf(p->out, "%s%s ", memory ? "INF_SHARED " : "",
             memory ? print_memory_type(b->dtype) : print_scalar_type(b->dtype));
     print_name(p, s->buf);

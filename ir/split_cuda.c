@@ -9,11 +9,13 @@ enum {
     THREADS_MAX = 1024,
     BLOCKS_MIN = 264, /* two for each multiprocessor of a large chip */
     BLOCKS_MOST = 1056,
+    COLUMN_BLOCKS = 528, /* one block a tile adds the pieces of all: few of them */
     BLOCK_ELEMS = 16384,
     UNITS_EACH = 8, /* of a row that one thread holds in registers */
     PIECE_ELEMS_MIN = 4096,
     PIECES_MAX = 512,
-    COLUMNS_WIDE = 128 /* columns that are worth 16-byte accesses */
+    COLUMNS_WIDE = 128, /* columns that are worth 16-byte accesses */
+    LONG_RUN = 512      /* elements that are worth 16-byte accesses of bf16 */
 };
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -50,9 +52,16 @@ static int64_t blocks_for(int64_t elems) {
     return blocks > BLOCKS_MOST ? BLOCKS_MOST : blocks;
 }
 
+/* Neighbours of a unit: what the elements are in memory does not matter, so that sums have the same
+ * order in every kernel. */
+static int64_t vector_of(int64_t run, int64_t least) {
+    if (run >= LONG_RUN && run % (2 * VECTOR) == 0) return 2 * VECTOR;
+    return run >= least && run % VECTOR == 0 ? VECTOR : 1;
+}
+
 static void cut_rows(CudaReduce *s) {
     int64_t results = s->axes.results, run = s->axes.run;
-    s->vector = run % VECTOR == 0 && run > 0 ? VECTOR : 1;
+    s->vector = vector_of(run, 1);
     s->units = product(&s->axes.reduced) * run / s->vector;
     int64_t elems = s->units * s->vector;
     if (results > 0 && results < BLOCKS_MIN && elems >= 2 * PIECE_ELEMS_MIN) {
@@ -75,13 +84,13 @@ static void cut_rows(CudaReduce *s) {
 
 static void cut_columns(CudaReduce *s) {
     int64_t run = s->axes.run, kept = product(&s->axes.kept);
-    s->vector = run % VECTOR == 0 && run >= COLUMNS_WIDE ? VECTOR : 1;
+    s->vector = vector_of(run, COLUMNS_WIDE);
     s->units = product(&s->axes.reduced);
     s->group = power_of_two(run / s->vector, WARP);
     s->threads = BLOCK;
     int64_t rows = BLOCK / s->group;
     int64_t tiles = kept * ceil_div(run / s->vector, s->group);
-    int64_t blocks = blocks_for(s->axes.results * s->units);
+    int64_t blocks = min64(blocks_for(s->axes.results * s->units), COLUMN_BLOCKS);
     int64_t pieces = tiles > 0 ? ceil_div(blocks, tiles) : 1;
     cut_pieces(s, min64(pieces, ceil_div(s->units, 4 * rows)), rows);
 }

@@ -139,10 +139,36 @@ static void tables(void **state) {
     kernels_free(s);
 }
 
+/* Softmax of long rows and its column sums, so that rows wait in shared memory on CUDA, and eight
+ * neighbours are read at once. */
+static void long_rows(void **state) {
+    (void)state;
+    KernelSet *s = kernels_new();
+    kernels_add(s, (KernelCase){.form = "reduce",
+                                .tolerance = 4e-3,
+                                .body = "(%0: bf16[264,30000]) { %1 = cast %0 : f32[264,30000] "
+                                        "%2 = reduce_max %1 {axes=[1]} "
+                                        "%3 = broadcast %2 {axes=[0]} : f32[264,30000] "
+                                        "%4 = sub %1, %3 %5 = exp %4 %6 = reduce_sum %5 {axes=[1]} "
+                                        "%7 = broadcast %6 {axes=[0]} : f32[264,30000] "
+                                        "%8 = div %5, %7 %9 = cast %8 : bf16[264,30000] "
+                                        "return %9, %6 }"});
+    kernels_add(s, (KernelCase){.form = "reduce",
+                                .tolerance = 3e-5,
+                                .body = "(%0: bf16[1500,768], %1: f32[1500]) { "
+                                        "%2 = cast %0 : f32[1500,768] "
+                                        "%3 = broadcast %1 {axes=[0]} : f32[1500,768] "
+                                        "%4 = mul %2, %3 %5 = reduce_sum %4 {axes=[0]} "
+                                        "%6 = reduce_sum %2 {axes=[0]} return %5, %6 }"});
+    assert_int_equal(kernels_run(s), 0);
+    kernels_free(s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rounds_to_even), cmocka_unit_test(same_rounding), cmocka_unit_test(maps),
-        cmocka_unit_test(reductions),     cmocka_unit_test(tables),
+        cmocka_unit_test(rounds_to_even), cmocka_unit_test(same_rounding),
+        cmocka_unit_test(maps),           cmocka_unit_test(reductions),
+        cmocka_unit_test(tables),         cmocka_unit_test(long_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -199,7 +199,7 @@ static void classifier(void **state) {
     add_classifier(s, 5, 67, 60, INPUT_plain);
     add_classifier(s, 3, 1024, 1001, INPUT_plain);
     add_classifier(s, 300, 9000, 8999, INPUT_plain);
-    add_classifier(s, 270, 50304, 50257, INPUT_plain);
+    add_classifier(s, 265, 25000, 24999, INPUT_plain); /* more than registers hold */
     add_classifier(s, 9, 40, 33, INPUT_special);
     assert_int_equal(kernels_run(s), 0);
     kernels_free(s);
