@@ -16,6 +16,7 @@ typedef struct Policy {
 static const Policy policy_table[OP_count] = {
     [OP_matmul] = {3, 1}, [OP_attention] = {7, 1},  [OP_attention_grad] = {0x2f, 7},
     [OP_gather] = {1, 1}, [OP_layer_norm] = {0, 1}, [OP_rms_norm] = {0, 1},
+    [OP_put] = {3, 1}, /* caches: every program that has them */
 };
 
 typedef struct Choice {
