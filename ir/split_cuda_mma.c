@@ -13,13 +13,14 @@ enum {
     REGISTERS = 64 * 1024,
     REGISTERS_MAX = 160,
     THREADS_RESIDENT = 640, /* more throw each other's loads out */
+    WARPS_MIN = 4,          /* one for each scheduler of a multiprocessor */
     WARPS_MAX = 8,
     CHUNK_MAX = 32, /* channels in shared memory */
     TAPS_MAX = 25,
     CHANNELS_MIN = 8, /* fewer leave the tiles half empty */
     SUMS_MAX = 48,    /* of a thread: more leave no registers for loads under way */
     ROUND = 3000,     /* cycles from the loads of a strip to their use */
-    MEET = 300,       /* of the threads, when results pass from one to another */
+    MEET = 400,       /* of the threads, when results pass from one to another */
     LATENCY = 60,     /* from a read of shared memory to the last of its products */
     OPERAND = 800,    /* from the loads of an epilogue's operand to their use */
     RESULTS = 4       /* of a thread whose operands are loaded together */
@@ -142,7 +143,7 @@ static CudaConvMma try_chunk(CudaConvMma c) {
     double least = 0;
     int64_t widest = min64(64, round_up(c.out, 16));
     for (c.outs = 16; c.outs <= widest; c.outs += 16)
-        for (c.warps = 1; c.warps <= WARPS_MAX; c.warps *= 2)
+        for (c.warps = WARPS_MIN; c.warps <= WARPS_MAX; c.warps *= 2)
             for (c.rows = 1; c.rows <= min64(c.ho, 64); c.rows++) {
                 if (!complete(&c)) break;
                 double cost = conv_cost(&c);

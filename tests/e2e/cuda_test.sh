@@ -114,8 +114,8 @@ check "convs in tf32 trains" curve convs.tf32 convs.tf32 20
 check "convs in tf32 trains again" curve convs.tf32 convs.tf32.again 20 --no-graph
 check "convs in tf32: the same bits" same convs.tf32 convs.tf32.again
 check "convs in tf32: loss within 2e-3 of the CPU's over 20 steps" within "$work/convs.losses" "$work/convs.tf32.jsonl" 20 2e-3
-check "convs in tf32: first gradients within 3e-2 of the CPU's" "$made/convs.tf32" verify --data "$images" \
-    --ref "$made/convs.first" --tolerance 3e-2
+check "convs in tf32: first gradients within 5e-2 of the CPU's" "$made/convs.tf32" verify --data "$images" \
+    --ref "$made/convs.first" --tolerance 5e-2
 
 planned() {
     "$made/wide" info --time --json > "$work/info.json" || return
