@@ -50,11 +50,20 @@ static bool repeat_replaces(const Node *maker, int i, int r) {
     return is_stacked_operand(maker, i);
 }
 
+/* Every output that shows input x is copied from it before anything else happens. */
+static bool saved_first(const Copier *c, Val x) {
+    for (int k = 0; k < c->from->nout; k++)
+        if (c->scan.base[c->from->out[k].id].id == x.id &&
+            (!c->is_home[k] || c->occupant[k] >= 0))
+            return false;
+    return true;
+}
+
 /* Whether the maker of `base` can write over input x. */
 static bool can_replace(const Copier *c, Val base, Val x) {
     int maker = place_maker(c->from, base), r = (int)c->from->val[base.id].result;
     const Node *n = c->from->node[maker];
-    if (c->scan.outputs[x.id] > 0) return false;
+    if (!saved_first(c, x)) return false;
     const PlaceUses *uses = &c->scan.uses[x.id];
     if (n->op == OP_repeat && uses->n > 0)
         return uses->n == 1 && uses->data[0].node == maker &&
