@@ -11,7 +11,8 @@
  * the union is one of the forms that code generation knows (fuse_form.c), runs in one phase, has no
  * more than FUSE_NODES_MAX nodes and FUSE_INPUTS_MAX operands, and does not have to wait for a
  * kernel that waits for it. Column reductions over the same axes of the same operand also join each
- * other, and so do reductions of small tensors to scalars, and arithmetic on scalars. Nothing
+ * other, and so do reductions of small tensors to scalars, and arithmetic on scalars; last,
+ * elementwise kernels that read the same large tensor. Nothing
  * expensive is computed twice.
  */
 #include "passes/fuse.h"
@@ -326,6 +327,53 @@ static void join_siblings(Fuse *f, int index) {
     }
 }
 
+/* Group b reads value v, or with `flat` anything of that tensor. */
+static bool reads_too(const Fuse *f, Val v, Val root, bool flat, int b) {
+    const IntVec *users = &f->users[root.id];
+    for (uint32_t u = 0; u < users->n; u++) {
+        const Node *n = f->g->node[users->data[u]];
+        if (f->group[users->data[u]] != b) continue;
+        for (int k = 0; k < n->nin; k++)
+            if (flat || n->in[k].id == v.id) return true;
+    }
+    return false;
+}
+
+/* Both groups read a large tensor from memory, the first one in its own order, or the same view. */
+static bool share_memory(const Fuse *f, int a, int b) {
+    const FuseGroup *ga = &f->groups[a];
+    for (int i = 0; i < ga->n; i++)
+        for (int k = 0; k < f->g->node[ga->node[i]]->nin; k++) {
+            FuseChain c = fuse_chain(f, f->g->node[ga->node[i]]->in[k]);
+            Val v = f->g->node[ga->node[i]]->in[k];
+            FuseShape shape = fuse_shape(f, v);
+            int made_by = c.root.id != 0 ? fuse_node_index(f, c.root) : -1;
+            if (c.root.id == 0 || fuse_shape_elems(&shape) <= SMALL_ELEMS) continue;
+            if (made_by >= 0 && (f->group[made_by] == a || f->group[made_by] == b)) continue;
+            if (reads_too(f, v, c.root, fuse_chain_is_flat(&c), b)) return true;
+        }
+    return false;
+}
+
+/* Elementwise kernels side by side over the same tensors: one pass, when everything else is
+ * settled. */
+static void join_maps(Fuse *f) {
+    FuseForm form, other;
+    int n = f->g->nnode;
+    for (int a = 0; a < n; a++) {
+        if (f->groups[a].dead || !fuse_form(f, f->groups[a].node, f->groups[a].n, &form)) continue;
+        if (form.kind != FORM_map) continue;
+        for (int b = a + 1; b < n; b++) {
+            const FuseGroup *group = &f->groups[b];
+            if (group->dead || group->phase != f->groups[a].phase || !share_memory(f, a, b))
+                continue;
+            if (fuse_form(f, group->node, group->n, &other) && other.kind == FORM_map &&
+                fuse_shape_elems(&other.domain) == fuse_shape_elems(&form.domain))
+                try_merge(f, a, b, n - 1);
+        }
+    }
+}
+
 /* Scalars that nobody waits for yet: one kernel instead of many tiny ones. */
 static void join_scalars(Fuse *f, int index) {
     FuseShape own = fuse_shape(f, f->g->node[index]->out);
@@ -367,6 +415,7 @@ static Graph *fuse_graph(const Graph *g, PassContext *ctx, bool top) {
         else
             join_scalars(&f, i);
     }
+    if (fusing) join_maps(&f);
     return fuse_emit(&f, g->nnode, bodies);
 }
 
