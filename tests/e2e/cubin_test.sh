@@ -2,7 +2,7 @@
 # cubin_test.sh - every kernel of every model becomes device code for three architectures and PTX,
 # without a GPU; the same bytes every time, from the cache or not.
 set -u
-[ "${BUILD##*/}" != asan ] || [ -n "${INFINIC_LONG-}" ] || { echo 'the release build runs this'; exit 77; }
+[ "${BUILD##*/}" != asan ] || { echo 'the release build runs this'; exit 77; }
 export XDG_CACHE_HOME=$BUILD/cubin_cache
 out=$BUILD/cubin_out bad=0 compiled=0
 rm -rf "$XDG_CACHE_HOME" "$out"
