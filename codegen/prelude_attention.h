@@ -43,94 +43,139 @@ typedef struct InfProduct {
     int add;
 } InfProduct;
 
-typedef float inf_v8u __attribute__((vector_size(32), aligned(4), may_alias));
-
-INF_INLINE inf_v8 inf_fma8(float a, inf_v8 b, inf_v8 c) {
-#if defined __FMA__
-    return __builtin_ia32_vfmaddps256(a - (inf_v8){0}, b, c);
+/* The widest vectors that the processor has, in as many accumulators as there are registers for. */
+#if defined __AVX512F__
+enum { INF_ATT_LANES = 16, INF_ATT_ROWS = 8 };
+typedef inf_v16 inf_lanes;
 #else
-#pragma GCC unroll 1
-    for (int lane = 0; lane < 8; lane++) c[lane] = __builtin_fmaf(a, b[lane], c[lane]);
-    return c;
+enum { INF_ATT_LANES = 8, INF_ATT_ROWS = 6 };
+typedef inf_v8 inf_lanes;
+#endif
+enum { INF_ATT_VECTORS = 2 };
+typedef float inf_lanes_u __attribute__((vector_size(4 * INF_ATT_LANES), aligned(4), may_alias));
+
+INF_INLINE inf_lanes inf_att_load(const float *p) { return *(const inf_lanes_u *)p; }
+
+INF_INLINE void inf_att_store(float *p, inf_lanes v) { *(inf_lanes_u *)p = v; }
+
+/* a * b + c in every lane, rounded once where the processor can. */
+INF_INLINE inf_lanes inf_att_fma(float a, inf_lanes b, inf_lanes c) {
+    const inf_lanes s = a - (inf_lanes){0};
+#if defined __AVX512F__
+    return inf_fma16(s, b, c);
+#elif defined __FMA__
+    return __builtin_ia32_vfmaddps256(s, b, c);
+#else
+    return s * b + c;
 #endif
 }
 
 /* `rows` x `vectors` vectors of the product from row r, column x on, in registers. */
 INF_INLINE void inf_att_tile(const InfProduct *p, int64_t r, int64_t x, const int rows,
                              const int vectors) {
-    inf_v16 sum[8][2];
+    inf_lanes sum[INF_ATT_ROWS][INF_ATT_VECTORS];
     const float *a = p->a + r * p->a_row, *b = p->b + x;
     float *c = p->c + r * p->c_row + x;
     const int64_t a_row = p->a_row, a_step = p->a_step, b_row = p->b_row, c_row = p->c_row;
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
-        for (int k = 0; k < vectors; k++)
-            sum[i][k] = p->add ? inf_load16(c + i * c_row + 16 * k) : (inf_v16){0};
+        for (int k = 0; k < vectors; k++) {
+            sum[i][k] = (inf_lanes){0};
+            if (p->add) sum[i][k] = inf_att_load(c + i * c_row + INF_ATT_LANES * k);
+        }
 #pragma GCC unroll 1
     for (int64_t j = 0; j < p->n; j++) {
-        inf_v16 v[2];
+        inf_lanes v[INF_ATT_VECTORS];
 #pragma GCC unroll 2
-        for (int k = 0; k < vectors; k++) v[k] = inf_load16(b + 16 * k);
+        for (int k = 0; k < vectors; k++) v[k] = inf_att_load(b + INF_ATT_LANES * k);
 #pragma GCC unroll 8
-        for (int i = 0; i < rows; i++) {
-            const inf_v16 s = inf_splat(a[i * a_row]);
+        for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
-            for (int k = 0; k < vectors; k++) sum[i][k] = inf_fma16(s, v[k], sum[i][k]);
-        }
+            for (int k = 0; k < vectors; k++)
+                sum[i][k] = inf_att_fma(a[i * a_row], v[k], sum[i][k]);
         a += a_step;
         b += b_row;
     }
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
-        for (int k = 0; k < vectors; k++) inf_store16(c + i * c_row + 16 * k, sum[i][k]);
+        for (int k = 0; k < vectors; k++)
+            inf_att_store(c + i * c_row + INF_ATT_LANES * k, sum[i][k]);
 }
 
-/* Eight columns: what is left where the head's size is an odd multiple of 8. */
-INF_INLINE void inf_att_tile8(const InfProduct *p, int64_t r, int64_t x) {
-    const float *a = p->a + r * p->a_row, *b = p->b + x;
-    inf_v8u *c = (inf_v8u *)(p->c + r * p->c_row + x);
-    inf_v8 sum = {0};
-    if (p->add) sum = *c;
-    for (int64_t j = 0; j < p->n; j++)
-        sum = inf_fma8(a[j * p->a_step], *(const inf_v8u *)(b + j * p->b_row), sum);
-    *c = sum;
+/* All rows of some columns. */
+INF_INLINE void inf_att_columns(const InfProduct *p, int64_t x, const int vectors) {
+    int64_t r = 0;
+    for (; r + INF_ATT_ROWS <= p->rows; r += INF_ATT_ROWS)
+        inf_att_tile(p, r, x, INF_ATT_ROWS, vectors);
+    for (; r + 2 <= p->rows; r += 2) inf_att_tile(p, r, x, 2, vectors);
+    if (r < p->rows) inf_att_tile(p, r, x, 1, vectors);
 }
-
-/* As many accumulators as there are registers for. */
-#if defined __AVX512F__
-enum { INF_ATT_ROWS = 8, INF_ATT_VECTORS = 2 };
-#else
-enum { INF_ATT_ROWS = 6, INF_ATT_VECTORS = 1 };
-#endif
 
 INF_ATT_FUNCTION void inf_att_product(InfProduct p) {
+    const int64_t wide = INF_ATT_VECTORS * INF_ATT_LANES;
     int64_t x = 0;
-    for (; x + 16 * INF_ATT_VECTORS <= p.cols; x += 16 * INF_ATT_VECTORS) {
-        int64_t r = 0;
-        for (; r + INF_ATT_ROWS <= p.rows; r += INF_ATT_ROWS)
-            inf_att_tile(&p, r, x, INF_ATT_ROWS, INF_ATT_VECTORS);
-        for (; r + 2 <= p.rows; r += 2) inf_att_tile(&p, r, x, 2, INF_ATT_VECTORS);
-        for (; r < p.rows; r++) inf_att_tile(&p, r, x, 1, INF_ATT_VECTORS);
+    for (; x + wide <= p.cols; x += wide) inf_att_columns(&p, x, INF_ATT_VECTORS);
+    for (; x + INF_ATT_LANES <= p.cols; x += INF_ATT_LANES) inf_att_columns(&p, x, 1);
+    for (int64_t r = 0; x < p.cols && r < p.rows; r++) { /* half a vector */
+        float *c = p.c + r * p.c_row + x, sum[8] = {0};
+        if (p.add) __builtin_memcpy(sum, c, sizeof sum);
+        for (int64_t j = 0; j < p.n; j++)
+#pragma omp simd
+            for (int l = 0; l < 8; l++)
+                sum[l] = __builtin_fmaf(p.a[r * p.a_row + j * p.a_step], p.b[j * p.b_row + x + l],
+                                        sum[l]);
+        __builtin_memcpy(c, sum, sizeof sum);
     }
-    for (; x + 16 <= p.cols; x += 16) {
-        int64_t r = 0;
-        for (; r + INF_ATT_ROWS <= p.rows; r += INF_ATT_ROWS)
-            inf_att_tile(&p, r, x, INF_ATT_ROWS, 1);
-        for (; r < p.rows; r++) inf_att_tile(&p, r, x, 1, 1);
-    }
-    for (; x < p.cols; x += 8)
-        for (int64_t r = 0; r < p.rows; r++) inf_att_tile8(&p, r, x);
 }
 
 /* --- tiles --- */
+
+/* to[c * to_row + r] = from[r * from_row + c] for 8 x 8 elements. */
+INF_INLINE void inf_att_turn8(float *to, int64_t to_row, const float *from, int64_t from_row) {
+    typedef float inf_v8u __attribute__((vector_size(32), aligned(4), may_alias));
+    inf_v8 a[8], b[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) a[i] = *(const inf_v8u *)(from + i * from_row);
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) { /* pairs of rows */
+        b[i] = INF_SHUFFLE(a[i], a[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+        b[i + 1] = INF_SHUFFLE(a[i], a[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) /* fours: column j and 4 + j in a[i + j] */
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; j++) {
+            a[i + 2 * j] = INF_SHUFFLE(b[i + j], b[i + 2 + j], 0, 1, 8, 9, 4, 5, 12, 13);
+            a[i + 2 * j + 1] = INF_SHUFFLE(b[i + j], b[i + 2 + j], 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        *(inf_v8u *)(to + j * to_row) = INF_SHUFFLE(a[j], a[4 + j], 0, 1, 2, 3, 8, 9, 10, 11);
+        *(inf_v8u *)(to + (4 + j) * to_row) =
+            INF_SHUFFLE(a[j], a[4 + j], 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+}
+
+/* to[c * to_row + r] = from[r * from_row + c] for r < rows, c < cols. */
+INF_ATT_FUNCTION void inf_att_transpose(float *restrict to, int64_t to_row,
+                                        const float *restrict from, int64_t from_row, int64_t rows,
+                                        int64_t cols) {
+    const int64_t high = rows / 8 * 8, wide = cols / 8 * 8;
+    for (int64_t r = 0; r < high; r += 8)
+        for (int64_t c = 0; c < wide; c += 8)
+            inf_att_turn8(to + c * to_row + r, to_row, from + r * from_row + c, from_row);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = r < high ? wide : 0; c < cols; c++)
+            to[c * to_row + r] = from[r * from_row + c];
+}
 
 /* to[x][l] = by * from[l][x] for l < n lanes and x < dim; 0 in the other lanes. */
 INF_ATT_FUNCTION void inf_att_turn(float *to, const float *from, int64_t row, int64_t n,
                                    int64_t dim, float by) {
     if (n < INF_ATT_Q) __builtin_memset(to, 0, (uint64_t)dim * INF_ATT_Q * sizeof *to);
-    inf_transpose(to, INF_ATT_Q, from, row, n, dim);
+    inf_att_transpose(to, INF_ATT_Q, from, row, n, dim);
     if (by == 1.0f) return;
 #pragma omp simd
     for (int64_t i = 0; i < dim * INF_ATT_Q; i++) to[i] *= by;
@@ -150,30 +195,33 @@ INF_INLINE void inf_att_scores(const InfAttention *a, const float *k, int64_t k0
     }
 }
 
-INF_INLINE inf_v16 inf_att_max(inf_v16 a, inf_v16 b) {
-    typedef int32_t inf_i16 __attribute__((vector_size(64)));
-    const inf_i16 left = (a > b) | (a != a);
-    return (inf_v16)(((inf_i16)a & left) | ((inf_i16)b & ~left));
+INF_INLINE inf_lanes inf_att_max(inf_lanes a, inf_lanes b) {
+    typedef int32_t inf_mask __attribute__((vector_size(4 * INF_ATT_LANES)));
+    const inf_mask left = (a > b) | (a != a);
+    return (inf_lanes)(((inf_mask)a & left) | ((inf_mask)b & ~left));
 }
 
 /* Scores to exponentials over the largest score so far; max and sum go on, fix is what older sums
  * are to be multiplied with. */
 INF_ATT_FUNCTION void inf_att_softmax(float *s, int64_t nk, float *max, float *sum, float *fix) {
-    for (int x = 0; x < INF_ATT_Q; x += 16) {
-        inf_v16 top = inf_load16(max + x);
-        for (int64_t j = 0; j < nk; j++) top = inf_att_max(inf_load16(s + j * INF_ATT_Q + x), top);
-#pragma omp simd
-        for (int l = 0; l < 16; l++) fix[x + l] = inf_exp(max[x + l] - top[l]);
-        inf_store16(max + x, top);
+    float was[INF_ATT_Q];
+    __builtin_memcpy(was, max, sizeof was);
+    for (int x = 0; x < INF_ATT_Q; x += INF_ATT_LANES) {
+        inf_lanes top = inf_att_load(max + x);
+        for (int64_t j = 0; j < nk; j++)
+            top = inf_att_max(inf_att_load(s + j * INF_ATT_Q + x), top);
+        inf_att_store(max + x, top);
     }
+#pragma omp simd
+    for (int l = 0; l < INF_ATT_Q; l++) fix[l] = inf_exp(was[l] - max[l]);
     for (int64_t j = 0; j < nk; j++)
 #pragma omp simd
         for (int l = 0; l < INF_ATT_Q; l++)
             s[j * INF_ATT_Q + l] = inf_exp(s[j * INF_ATT_Q + l] - max[l]);
-    for (int x = 0; x < INF_ATT_Q; x += 16) {
-        inf_v16 all = inf_load16(sum + x) * inf_load16(fix + x);
-        for (int64_t j = 0; j < nk; j++) all += inf_load16(s + j * INF_ATT_Q + x);
-        inf_store16(sum + x, all);
+    for (int x = 0; x < INF_ATT_Q; x += INF_ATT_LANES) {
+        inf_lanes all = inf_att_load(sum + x) * inf_att_load(fix + x);
+        for (int64_t j = 0; j < nk; j++) all += inf_att_load(s + j * INF_ATT_Q + x);
+        inf_att_store(sum + x, all);
     }
 }
 
@@ -187,7 +235,7 @@ INF_INLINE void inf_att_finish(const InfAttention *a, int64_t b, int64_t h, int6
     for (int64_t x = 0; x < a->dim; x++)
 #pragma omp simd
         for (int l = 0; l < INF_ATT_Q; l++) o[x * INF_ATT_Q + l] *= by[l];
-    if (out) inf_transpose(out, a->out.t, o, INF_ATT_Q, a->dim, nq);
+    if (out) inf_att_transpose(out, a->out.t, o, INF_ATT_Q, a->dim, nq);
     if (!lse) return;
     for (int l = 0; l < nq; l++) lse[l] = max[l] + inf_log(sum[l]);
 }

@@ -389,6 +389,7 @@ static void join_scalars(Fuse *f, int index) {
 
 static Graph *fuse_graph(const Graph *g, PassContext *ctx, bool top) {
     Arena *a = ctx->scratch;
+    g = fuse_attention_results(g, a);
     if (!ctx->options->no_fuse) g = fuse_copies(g, a);
     Fuse f = {.g = g, .scratch = a};
     Graph **bodies = ARENA_ARRAY(a, Graph *, g->nnode);

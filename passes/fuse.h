@@ -124,6 +124,10 @@ bool fuse_target_allows(const Fuse *f, const int *node, int n, const FuseForm *f
 
 /* ---- attention: fuse_attention.c ---- */
 
+/* The graph, where gradients read attention's result in the layout that the model goes on with:
+ * then no other needs to be stored. */
+Graph *fuse_attention_results(const Graph *g, Arena *scratch);
+
 /* Once nodes have classes: operands that cannot be read in place are stored. */
 void fuse_attention_operands(Fuse *f);
 

@@ -25,6 +25,52 @@ static bool is_rounding(const Graph *g, const Node *n) {
            val_info(g, n->out)->dtype == DT_bf16;
 }
 
+/* ---- one layout of a result ------------------------------------------------------------- */
+
+/* A transpose that reads attention's result v, perhaps rounded, among nodes before `end`; NULL when
+ * there is none. */
+static const Node *find_transpose(const Graph *g, Val v, int end) {
+    const Node *made_by = val_node(g, v);
+    Val out = v;
+    if (made_by != NULL && is_rounding(g, made_by)) {
+        out = made_by->in[0];
+        made_by = val_node(g, out);
+    }
+    if (made_by == NULL || made_by->op != OP_attention || made_by->out.id != out.id) return NULL;
+    for (int i = 0; i < end; i++)
+        if (g->node[i]->op == OP_transpose && g->node[i]->in[0].id == v.id) return g->node[i];
+    return NULL;
+}
+
+/* Its inverse on the new graph's value v, for node n, which reads f32. */
+static Val transpose_back(Graph *to, const Node *n, const Node *transpose, Val v) {
+    Builder b = {.g = to, .phase = n->phase, .span = n->span, .scope = n->scope};
+    const Attr *perm = node_attr(transpose, ATTR_perm);
+    int64_t inverse[NDIM_MAX];
+    for (int k = 0; k < perm->n; k++) inverse[perm->v[k]] = k;
+    return build_cast(&b, build_transpose(&b, v, inverse), DT_f32);
+}
+
+Graph *fuse_attention_results(const Graph *g, Arena *scratch) {
+    enum { OUT = 3 };
+    Graph *to = graph_new(g->mod, g->name);
+    ValMap map = valmap_new(scratch, g);
+    graph_copy_inputs(to, g, &map);
+    for (int i = 0; i < g->nnode; i++) {
+        const Node *n = g->node[i];
+        Val out = n->op == OP_attention_grad ? n->in[OUT] : (Val){0};
+        const Node *wide = out.id != 0 ? val_node(g, out) : NULL;
+        Val narrow = wide != NULL && fuse_is_widening(g, wide) ? wide->in[0] : out;
+        const Node *moved = out.id != 0 ? find_transpose(g, narrow, i) : NULL;
+        Val as_it_was = map.to[out.id];
+        if (moved != NULL) map.to[out.id] = transpose_back(to, n, moved, map.to[moved->out.id]);
+        graph_copy_node(to, g, n, &map, n->body);
+        if (moved != NULL) map.to[out.id] = as_it_was;
+    }
+    graph_copy_outputs(to, g, &map);
+    return to;
+}
+
 /* ---- operands --------------------------------------------------------------------------- */
 
 static bool is_in_place(const Fuse *f, Val v) {

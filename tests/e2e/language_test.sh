@@ -76,6 +76,14 @@ check "a token beyond the vocabulary" says "the model's vocabulary is 0 to 499" 
     "$work/eval.4" train --data $ref/gpt2_tiny.safetensors
 check "bench counts tokens" says "tokens/s" "$work/eval.4" bench --steps 2
 
+# Attention keeps no scores: nothing in any kernel or buffer has their shape.
+no_scores() {
+    "$INFINIC" "$@" --target=cpu -d fuse --stop-after=fuse > "$work/fuse.ir" 2> /dev/null &&
+        grep -q 'form="attention_grad"' "$work/fuse.ir" && ! grep -q ',32,32\]' "$work/fuse.ir"
+}
+check "gpt2_tiny keeps no scores" no_scores models/gpt2.it "${gpt2[@]}" -D train.B=4
+check "llama_tiny keeps no scores" no_scores models/llama3.it "${llama[@]}" -D train.B=4
+
 # counts TEXT MODEL [OPTION...]
 counts() {
     local text=$1
