@@ -272,11 +272,27 @@ static void plan_program(Program *p, PlanProgram prog, const char *graph) {
     vec_push(p->arena, &p->programs, prog);
 }
 
+/* How far into scratch values reach; those of bodies are slices of the repeat's, or lie here too. */
+static int64_t scratch_end(const Graph *g) {
+    int64_t end = 0;
+    for (uint32_t v = 1; v < g->nval; v++) {
+        const Addr *at = &g->val[v].addr;
+        int64_t own = at->offset_bytes + type_bytes(g->mod->types, g->val[v].type);
+        if (at->region == REGION_scratch && own > end) end = own;
+    }
+    for (int i = 0; i < g->nnode; i++) {
+        int64_t inner = g->node[i]->op == OP_repeat ? scratch_end(g->node[i]->body) : 0;
+        if (inner > end) end = inner;
+    }
+    return end;
+}
+
 /* A program of one graph that only runs forward. */
 static void plan_forward(Program *p, const char *name, int64_t batch) {
     PlanProgram prog = {.name = name,
                         .batch = batch,
                         .microbatches = 1,
+                        .scratch = scratch_end(module_graph(p->mod, name)),
                         .rank = plan_eval_rank(p, plan_chunk(p, name, name, NULL))};
     plan_program(p, prog, name);
 }

@@ -293,6 +293,7 @@ static void print_programs(const Program *p, FILE *out) {
         const char *word = program_word(p, g);
         fprintf(out, "    {.name = \"%s\", .batch = %" PRId64 ", .microbatches = %" PRId64 ",\n",
                 g->name, g->batch, g->microbatches);
+        if (g->scratch) fprintf(out, "     .scratch = %" PRId64 ",\n", g->scratch);
         if (g->ninput) fprintf(out, "     .input = %s_inputs, .ninput = %u,\n", word, g->ninput);
         if (g->noutput)
             fprintf(out, "     .output = %s_outputs, .noutput = %u,\n", word, g->noutput);

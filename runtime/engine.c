@@ -15,12 +15,13 @@ enum { PAGE_BYTES = 4096 };
 /* A larger graph takes longer to prepare than plain launches cost. */
 enum { GRAPH_NODES_MAX = 20000 };
 
-InfCode inf_engine_bytes(InfError *e, const Plan *plan, uint64_t *bytes) {
+InfCode inf_engine_bytes(InfError *e, const int64_t region_bytes[PLAN_REGION_count],
+                         uint64_t *bytes) {
     *bytes = 2 * PAGE_BYTES;
     for (int r = 0; r < PLAN_REGION_count; r++) {
         uint64_t region = 0;
-        if (plan->region_bytes[r] < 0 ||
-            !inf_round_up((uint64_t)plan->region_bytes[r], PAGE_BYTES, &region) ||
+        if (region_bytes[r] < 0 ||
+            !inf_round_up((uint64_t)region_bytes[r], PAGE_BYTES, &region) ||
             !inf_add(*bytes, region, bytes))
             return inf_fail(e, INF_IO, "the plan needs more than 2^64 bytes of memory");
     }
@@ -95,6 +96,7 @@ InfCode inf_engine_start(InfError *e, const Plan *plan, int threads, uint64_t se
                        .graph_most = GRAPH_NODES_MAX,
                        .env = {.seed = seed}};
     check_plan(plan);
+    memcpy(out->bytes, plan->region_bytes, sizeof out->bytes);
     TRY(out->table->open(e, plan, &out->device));
     out->use_graphs = out->table->graphs;
     out->arg = calloc(most_args(plan), sizeof *out->arg);
@@ -105,12 +107,33 @@ InfCode inf_engine_start(InfError *e, const Plan *plan, int threads, uint64_t se
     return INF_OK;
 }
 
+void inf_engine_trains(InfEngine *m) { m->bytes[PLAN_REGION_cache] = 0; }
+
+static bool begins_with(const char *name, const char *word) {
+    return word && strncmp(name, word, strlen(word)) == 0;
+}
+
+void inf_engine_goes_forward(InfEngine *m, const char *word, const char *other) {
+    int64_t scratch = 0;
+    bool cached = false;
+    for (uint32_t i = 0; i < m->plan->nprogram; i++) {
+        const PlanProgram *p = &m->plan->program[i];
+        if (!begins_with(p->name, word) && !begins_with(p->name, other)) continue;
+        if (p->scratch > scratch) scratch = p->scratch;
+        for (uint32_t k = 0; k < p->ninput; k++)
+            cached = cached || p->input[k].kind == PLAN_INPUT_position;
+    }
+    m->bytes[PLAN_REGION_grad] = m->bytes[PLAN_REGION_state] = m->bytes[PLAN_REGION_slot] = 0;
+    if (scratch > 0) m->bytes[PLAN_REGION_scratch] = scratch;
+    if (!cached) m->bytes[PLAN_REGION_cache] = 0;
+}
+
 /* Lays the regions out behind one free page. */
-static void place_regions(const Plan *plan, void *memory, unsigned char **base) {
+static void place_regions(const InfEngine *m, void *memory, unsigned char **base) {
     unsigned char *at = (unsigned char *)memory + PAGE_BYTES;
     for (int r = 0; r < PLAN_REGION_count; r++) {
         uint64_t region = 0;
-        bool fits = inf_round_up((uint64_t)plan->region_bytes[r], PAGE_BYTES, &region);
+        bool fits = inf_round_up((uint64_t)m->bytes[r], PAGE_BYTES, &region);
         INF_ASSERT(fits);
         base[r] = at;
         at += region;
@@ -120,18 +143,18 @@ static void place_regions(const Plan *plan, void *memory, unsigned char **base) 
 InfCode inf_engine_take(InfError *e, InfEngine *m, uint64_t extra) {
     uint64_t bytes = 0, all = 0;
     void *memory = NULL;
-    TRY(inf_engine_bytes(e, m->plan, &bytes));
+    TRY(inf_engine_bytes(e, m->bytes, &bytes));
     if (!inf_add(bytes, extra, &all))
         return inf_fail(e, INF_IO, "the plan needs more than 2^64 bytes of memory");
     TRY(m->table->take(e, m->device, all, &memory, &m->memory_bytes));
-    place_regions(m->plan, memory, m->on_device);
+    place_regions(m, memory, m->on_device);
     m->extra = (unsigned char *)memory + bytes;
     if (!m->table->shared) {
         /* Takes room only where it is touched: parameters, gradients when asked for, scalars. */
         TRY(inf_map_memory(e, bytes, "the host's copy of the plan's memory", &m->mirror));
         m->mirror_bytes = bytes;
     }
-    place_regions(m->plan, m->mirror ? m->mirror : memory, m->base);
+    place_regions(m, m->mirror ? m->mirror : memory, m->base);
     return m->table->place(e, m->device, m->on_device);
 }
 
@@ -164,11 +187,11 @@ void inf_engine_push(InfEngine *m, PlanRegion region, int64_t offset, int64_t by
 }
 
 void inf_engine_fetch_all(InfEngine *m, PlanRegion region) {
-    inf_engine_fetch(m, region, 0, m->plan->region_bytes[region]);
+    inf_engine_fetch(m, region, 0, m->bytes[region]);
 }
 
 void inf_engine_push_all(InfEngine *m, PlanRegion region) {
-    inf_engine_push(m, region, 0, m->plan->region_bytes[region]);
+    inf_engine_push(m, region, 0, m->bytes[region]);
 }
 
 void inf_engine_use(InfEngine *m, const void *at, int64_t bytes, bool written) {

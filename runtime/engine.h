@@ -24,6 +24,7 @@ typedef struct InfEngine {
     const Plan *plan;
     const InfDeviceTable *table;
     InfDevice *device;
+    int64_t bytes[PLAN_REGION_count];            /* of the regions: the plan's, or less */
     unsigned char *base[PLAN_REGION_count];      /* as the host sees them */
     unsigned char *on_device[PLAN_REGION_count]; /* as kernels see them */
     unsigned char *extra;                        /* on the device, inf_engine_take's `extra` */
@@ -69,8 +70,15 @@ void inf_engine_push_weights(InfEngine *m);
 void inf_engine_fetch_all(InfEngine *m, PlanRegion region);
 void inf_engine_push_all(InfEngine *m, PlanRegion region);
 
-/* Bytes of the regions together, each rounded up to whole pages; checked. */
-InfCode inf_engine_bytes(InfError *e, const Plan *plan, uint64_t *bytes);
+/* Bytes of regions together, each rounded up to whole pages; checked. */
+InfCode inf_engine_bytes(InfError *e, const int64_t region_bytes[PLAN_REGION_count],
+                         uint64_t *bytes);
+
+/* Between start and take: regions that a run does not touch take no memory. Training has no caches;
+ * what only goes forward has no gradients and states, and the scratch of programs whose names begin
+ * with one of these words (NULL: none). */
+void inf_engine_trains(InfEngine *m);
+void inf_engine_goes_forward(InfEngine *m, const char *word, const char *other);
 
 /* Refuses a processor without the features that the kernels were compiled for. */
 InfCode inf_cpu_check(InfError *e, const Plan *plan);

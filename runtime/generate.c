@@ -244,8 +244,7 @@ static InfCode generate(InfError *e, Generate *g) {
     TRY(read_prompt(e, g));
     TRY(read_settings(e, g));
     TRY(inf_session_open_generate(e, g->plan, g->options, &g->s));
-    InfCode code = inf_session_weights(e, &g->s);
-    if (code == INF_OK) code = run(e, g);
+    InfCode code = run(e, g);
     inf_session_close(&g->s);
     return code;
 }

@@ -36,7 +36,7 @@ static InfCode gather(InfError *e, const Plan *plan, Facts *f) {
     f->tensors = params.count;
     inf_params_close(&params);
     TRY(code);
-    TRY(inf_engine_bytes(e, plan, &f->arena_bytes));
+    TRY(inf_engine_bytes(e, plan->region_bytes, &f->arena_bytes));
     int64_t *calls = calloc(plan->nkernel + 1, sizeof *calls);
     if (!calls) return inf_fail(e, INF_IO, "out of memory");
     inf_kernels_count(plan, calls);

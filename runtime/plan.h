@@ -285,6 +285,7 @@ typedef struct PlanProgram {
     const char *name;
     int64_t batch;        /* samples a microbatch */
     int64_t microbatches; /* train: per step and replica; else 1 */
+    int64_t scratch;      /* bytes of PLAN_REGION_scratch that it needs; train: see region_bytes */
     const PlanInput *input;
     uint32_t ninput;
     const PlanMetric *metric;

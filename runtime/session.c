@@ -21,6 +21,12 @@ static InfCode session_new(InfError *e, const Plan *plan, const InfOptions *o, I
     TRY(inf_warm_up(e, threads, &out->resident_before, &out->workspace_bytes));
     TRY(inf_engine_start(e, plan, threads, out->seed, &out->engine));
     if (inf_option_given(o, OPT_no_graph)) out->engine.use_graphs = false;
+    if (o->command == CMD_eval)
+        inf_engine_goes_forward(&out->engine, "eval", NULL);
+    else if (o->command == CMD_generate)
+        inf_engine_goes_forward(&out->engine, "prefill.", "decode");
+    else
+        inf_engine_trains(&out->engine);
     return INF_OK;
 }
 
@@ -80,7 +86,7 @@ static InfCode plan_feeds(InfError *e, InfSession *s, uint64_t bytes[FEEDS]) {
     uint64_t arena = 0, left = m->table->available(m->device);
     uint64_t batch = training ? inf_global_batch(s->plan) : (uint64_t)s->plan->program[1].batch;
     bool stream = inf_option_given(s->options, OPT_stream);
-    TRY(inf_engine_bytes(e, s->plan, &arena));
+    TRY(inf_engine_bytes(e, s->engine.bytes, &arena));
     if (!inf_add(arena, spare_bytes, &arena)) arena = UINT64_MAX;
     left = left > arena ? left - arena : 0;
     TRY(inf_feed_plan(e, &s->data, batch, left, stream, &bytes[0]));
@@ -197,9 +203,11 @@ InfCode inf_session_open_eval(InfError *e, const Plan *plan, const InfOptions *o
     return finish_open(out, code == INF_OK ? open_eval(e, out) : code);
 }
 
+/* A file holds every weight, so the seed's are made only where there is none. */
 static InfCode open_generate(InfError *e, InfSession *s) {
     TRY(open_memory(e, s));
-    return open_weights(e, s, NULL);
+    if (!inf_option_given(s->options, OPT_weights)) TRY(open_weights(e, s, NULL));
+    return inf_session_weights(e, s);
 }
 
 InfCode inf_session_open_generate(InfError *e, const Plan *plan, const InfOptions *o,

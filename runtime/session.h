@@ -31,7 +31,7 @@ InfCode inf_session_open_train(InfError *e, const Plan *plan, const InfOptions *
 /* Evaluation data and memory. */
 InfCode inf_session_open_eval(InfError *e, const Plan *plan, const InfOptions *o, InfSession *out);
 
-/* Memory, and weights of the seed; no data. */
+/* Memory and the weights that --weights names; no data. */
 InfCode inf_session_open_generate(InfError *e, const Plan *plan, const InfOptions *o,
                                   InfSession *out);
 
