@@ -25,13 +25,18 @@ template <class S> struct AttnRoom {
     };
 };
 
+/* The first or second bf16 of a pair. */
+INF_INLINE float attn_half(uint32_t pair, int second) {
+    return inf_from_bits(second ? pair & 0xFFFF0000u : pair << 16);
+}
+
 /* Sum of the products of eight bf16 pairs, added to `sum`. */
 INF_INLINE float attn_dot8(uint4 x, uint4 y, float sum) {
     const uint32_t a[4] = {x.x, x.y, x.z, x.w}, b[4] = {y.x, y.y, y.z, y.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        sum = INF_FMA(inf_from_bits(a[i] << 16), inf_from_bits(b[i] << 16), sum);
-        sum = INF_FMA(inf_from_bits(a[i] & 0xFFFF0000u), inf_from_bits(b[i] & 0xFFFF0000u), sum);
+        sum = INF_FMA(attn_half(a[i], 0), attn_half(b[i], 0), sum);
+        sum = INF_FMA(attn_half(a[i], 1), attn_half(b[i], 1), sum);
     }
     return sum;
 }
@@ -164,8 +169,7 @@ INF_INLINE void attn_slopes_turned(float (&dp)[S::COLS / 8][4],
         const float2 delta = attn_get8(room + AttnRoom<S>::DELTA + (8 * i + lane % 4 * 2) * 4);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            const uint32_t pair = p[i / 2][i % 2 * 2 + j / 2];
-            const float weight = inf_from_bits(j % 2 ? pair & 0xFFFF0000u : pair << 16);
+            const float weight = attn_half(p[i / 2][i % 2 * 2 + j / 2], j % 2);
             dp[i][j] = weight * (dp[i][j] - (j % 2 ? delta.y : delta.x));
         }
     }
@@ -244,14 +248,15 @@ INF_INLINE void attn_keys_load(const inf_bf16 *k, const inf_bf16 *v, int key, ui
     attn_copy_commit();
 }
 
-/* From p and dp to ds, in dp. */
+/* ds = p (dp - delta), from p in pairs and dp, in dp. */
 template <class S>
-INF_INLINE void attn_slopes(float (&dp)[S::COLS / 8][4], const float (&s)[S::COLS / 8][4],
+INF_INLINE void attn_slopes(float (&dp)[S::COLS / 8][4], const uint32_t (&p)[S::COLS / 16][4],
                             const float (&delta)[2]) {
 #pragma unroll
     for (int i = 0; i < S::COLS / 8; i++)
 #pragma unroll
-        for (int j = 0; j < 4; j++) dp[i][j] = s[i][j] * (dp[i][j] - delta[j / 2]);
+        for (int j = 0; j < 4; j++)
+            dp[i][j] = attn_half(p[i / 2][i % 2 * 2 + j / 2], j % 2) * (dp[i][j] - delta[j / 2]);
 }
 
 template <class S>
@@ -272,14 +277,79 @@ INF_INLINE void attn_weights(float (&s)[S::COLS / 8][4], const float (&lse)[2], 
         }
 }
 
+/* The traits of a block of queries. */
+template <class S> struct AttnQuerySide : S {
+    enum : int { ROWS = S::QUERY_ROWS, BANDS = S::QUERY_BANDS };
+};
+
+/* Waits for tile j of n of the keys, its values behind it; starts to copy the next one when there
+ * is a second buffer. */
+template <class S>
+INF_INLINE uint32_t attn_keys_arrive(const inf_bf16 *k, const inf_bf16 *v, uint32_t room, int j,
+                                     int n) {
+    typedef AttnRoom<S> R;
+    if (S::STAGES == 1 && j > 0) {
+        __syncthreads();
+        attn_keys_load<S>(k, v, j * S::COLS, room + R::PAIRS);
+    }
+    attn_copy_wait<0>();
+    attn_show();
+    __syncthreads();
+    if (S::STAGES == 2 && j + 1 < n)
+        attn_keys_load<S>(k, v, (j + 1) * S::COLS, room + R::PAIRS + (j + 1) % 2 * (2 * R::TILE));
+    return room + R::PAIRS + j % S::STAGES * (2 * R::TILE);
+}
+
+template <class S>
+INF_INLINE void attn_queries_dot(float (&s)[S::COLS / 8][4], float (&dp)[S::COLS / 8][4],
+                                 uint32_t room, uint32_t tile, int band) {
+    const uint32_t at = room + band * (AttnForm<S>::BAND * 128);
+    attn_dot_tiles<S>(s, at, tile);
+    attn_dot_tiles<S>(dp, at + AttnRoom<S>::OWN, tile + AttnRoom<S>::TILE);
+}
+
+/* The bands from FROM on meet a tile of keys and its values behind it. */
+template <class S, int FROM>
+INF_INLINE void attn_queries_tile(float (&dq)[S::BANDS][AttnForm<S>::BLOCKS][4],
+                                  const float (&lse)[S::BANDS][2],
+                                  const float (&delta)[S::BANDS][2], uint32_t room, uint32_t tile,
+                                  int row, int key) {
+    enum : int { LAST = S::BANDS - 1 };
+    float s[S::COLS / 8][4], dp[S::COLS / 8][4];
+    uint32_t p[S::COLS / 16][4], ds[S::BANDS][S::COLS / 16][4];
+    attn_queries_dot<S>(s, dp, room, tile, FROM);
+    attn_finish<S, 1>(s);
+    attn_weights<S>(s, lse[FROM], row + FROM * AttnForm<S>::BAND, key);
+    attn_pack(p, s);
+    attn_finish<S, 0>(dp);
+    attn_slopes<S>(dp, p, delta[FROM]);
+    attn_pack(ds[FROM], dp);
+    if constexpr (FROM < LAST) {
+        attn_add_product<S>(dq[FROM], ds[FROM], tile);
+        attn_finish<S, 0>(dq[FROM]);
+        attn_queries_dot<S>(s, dp, room, tile, LAST);
+        attn_finish<S, 1>(s);
+        attn_weights<S>(s, lse[LAST], row + LAST * AttnForm<S>::BAND, key);
+        attn_pack(p, s);
+        attn_finish<S, 0>(dp);
+        attn_slopes<S>(dp, p, delta[LAST]);
+        attn_pack(ds[LAST], dp);
+    }
+    attn_add_product<S>(dq[LAST], ds[LAST], tile);
+#pragma unroll
+    for (int h = FROM; h < S::BANDS; h++) attn_finish<S, 0>(dq[h]);
+}
+
 template <class S>
 INF_INLINE void attn_queries(const AttnGrad &g, uint32_t room, int batch, int head, int row0) {
     typedef AttnForm<S> F;
     typedef AttnRoom<S> R;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = head / F::SHARE;
-    const int row = row0 + warp * 16, meet = row0 + warp * 16 / F::MEET * F::MEET;
+    const int row = row0 + warp * 16;
     const int last = S::CAUSAL ? INF_MIN(row0 + S::ROWS, (int)S::KEYS) : (int)S::KEYS;
     const int n = (last + S::COLS - 1) / S::COLS;
+    const int all =
+        S::CAUSAL && S::BANDS == 2 ? INF_MIN(n, (row0 + F::BAND + S::COLS - 1) / S::COLS) : n;
     const inf_bf16 *k = g.k + batch * S::K_B + group * S::K_H;
     const inf_bf16 *v = g.v + batch * S::V_B + group * S::V_H;
     const AttnQueries own = attn_queries_at<S>(g, batch, head, row0);
@@ -287,46 +357,37 @@ INF_INLINE void attn_queries(const AttnGrad &g, uint32_t room, int batch, int he
     attn_load_tile<S, S::ROWS>(room, own.q, S::Q_T, own.inside);
     attn_load_tile<S, S::ROWS>(room + R::OWN, own.dout, S::DO_T, own.inside);
     attn_keys_load<S>(k, v, 0, room + R::PAIRS);
-    float lse[2], delta[2], dq[F::BLOCKS][4];
+    float lse[S::BANDS][2], delta[S::BANDS][2], dq[S::BANDS][F::BLOCKS][4];
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int r = warp * 16 + lane / 4 + 8 * h;
-        const bool inside = r < own.inside;
-        lse[h] = (inside ? own.lse[r] : INFINITY) * -1.44269504088896f;
-        delta[h] = attn_delta<S>(own.dout + r * S::DO_T, own.out + r * S::O_T, lane % 4, inside);
+    for (int h = 0; h < S::BANDS; h++) {
+        attn_zero(dq[h]);
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int r = h * F::BAND + warp * 16 + lane / 4 + 8 * e;
+            const bool inside = r < own.inside;
+            lse[h][e] = (inside ? own.lse[r] : INFINITY) * -1.44269504088896f;
+            delta[h][e] =
+                attn_delta<S>(own.dout + r * S::DO_T, own.out + r * S::O_T, lane % 4, inside);
+        }
     }
-    attn_zero(dq);
 #pragma unroll 1
-    for (int j = 0; j < n; j++) {
-        const int key = j * S::COLS, stage = j % S::STAGES;
-        const uint32_t tile = room + R::PAIRS + stage * (2 * R::TILE);
-        attn_copy_wait<0>();
-        attn_show();
-        __syncthreads();
-        if (S::STAGES == 2 && j + 1 < n)
-            attn_keys_load<S>(k, v, key + S::COLS, room + R::PAIRS + (1 - stage) * (2 * R::TILE));
-        if (!S::CAUSAL || key < meet + F::MEET) {
-            float s[S::COLS / 8][4], dp[S::COLS / 8][4];
-            uint32_t ds[S::COLS / 16][4];
-            attn_dot_tiles<S>(s, room, tile);
-            attn_dot_tiles<S>(dp, room + R::OWN, tile + R::TILE);
-            attn_finish<S, 1>(s);
-            attn_weights<S>(s, lse, row, key);
-            attn_finish<S, 0>(dp);
-            attn_slopes<S>(dp, s, delta);
-            attn_pack(ds, dp);
-            attn_add_product<S>(dq, ds, tile);
-            attn_finish<S, 0>(dq);
-        }
-        if (S::STAGES == 1 && j + 1 < n) {
-            __syncthreads();
-            attn_keys_load<S>(k, v, key + S::COLS, room + R::PAIRS);
-        }
+    for (int j = 0; j < all; j++) {
+        const uint32_t tile = attn_keys_arrive<S>(k, v, room, j, n);
+        if (S::CAUSAL && S::BANDS == 1 && j * S::COLS >= row / F::MEET * F::MEET + F::MEET)
+            continue;
+        attn_queries_tile<S, 0>(dq, lse, delta, room, tile, row, j * S::COLS);
+    }
+#pragma unroll 1
+    for (int j = all; j < n; j++) {
+        const uint32_t tile = attn_keys_arrive<S>(k, v, room, j, n);
+        attn_queries_tile<S, S::BANDS - 1>(dq, lse, delta, room, tile, row, j * S::COLS);
     }
     __syncthreads();
-    if (S::HAS_DQ)
-        attn_store_rows<S>(g.dq + batch * S::DQ_B + head * S::DQ_H + row0 * S::DQ_T, S::DQ_T,
-                           own.inside, dq, S::scale(), S::scale(), room);
+#pragma unroll
+    for (int h = 0; h < S::BANDS && S::HAS_DQ; h++)
+        attn_store_rows<S>(g.dq + batch * S::DQ_B + head * S::DQ_H + (row0 + h * F::BAND) * S::DQ_T,
+                           S::DQ_T, own.inside - h * F::BAND, dq[h], S::scale(), S::scale(),
+                           room + h * (F::BAND * 128));
 }
 
 /* --- the launch --- */
@@ -336,11 +397,11 @@ template <class S> INF_INLINE void attn_backward_bf16(const AttnGrad &g) {
     const uint32_t room = attn_align(attn_address(raw));
     const AttnJob job = attn_backward_job<S>();
     if (job.queries)
-        attn_queries<S>(g, room, job.batch, job.head, job.row0);
-    else if (job.keys && S::KEY_KINDS == 1)
+        attn_queries<AttnQuerySide<S>>(g, room, job.batch, job.head, job.row0);
+    else if (S::KEY_KINDS == 1)
         attn_keys<S, true, S::KEY_KINDS == 1>(g, room, job.batch, job.group, job.row0);
-    else if (job.keys && job.kind == 0)
+    else if (job.kind == 0)
         attn_keys<S, true, false>(g, room, job.batch, job.group, job.row0);
-    else if (job.keys)
+    else
         attn_keys<S, S::KEY_KINDS == 1, true>(g, room, job.batch, job.group, job.row0);
 }

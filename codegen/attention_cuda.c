@@ -12,22 +12,33 @@
 /* attention.S */
 extern const char attention_cuda_text[], attention_cuda_text_end[];
 
-/* Rows a block keeps, in how many bands; rows of the tiles it walks over, buffers for them;
- * backward, whether the tile of `out` is staged, too, and kinds of blocks of keys. `blocks`: so
- * many shall fit on a multiprocessor where wgmma does the products (elsewhere registers are what
- * they are). Measured on an H200; at 64 columns 168 registers are just enough for both kernels. */
+/* Rows a block keeps, in how many bands; rows of the tiles it walks over, buffers for them.
+ * Backward: the rows and bands of blocks of queries, whether the tile of `out` is staged, too, and
+ * kinds of blocks of keys. `blocks`: so many shall fit on a multiprocessor where wgmma does the
+ * products (elsewhere registers are what they are). Measured on an H200; at 64 columns 168
+ * registers are just enough for both kernels. */
 typedef struct Cut {
-    int dim_max, rows, bands, cols, stages, out_tile, key_kinds, blocks;
+    int dim_max, rows, bands, cols, stages, blocks;
+    int query_rows, query_bands, out_tile, key_kinds;
 } Cut;
 
 static const Cut forward_bf16[] = {
-    {64, 128, 2, 64, 2, 0, 1, 3}, {128, 128, 2, 64, 2, 0, 1, 2}, {256, 64, 1, 32, 2, 0, 1, 1}};
+    {64, 128, 2, 64, 2, 3, .key_kinds = 1},
+    {128, 128, 2, 64, 2, 2, .key_kinds = 1},
+    {256, 64, 1, 32, 2, 1, .key_kinds = 1},
+};
 static const Cut backward_bf16[] = {
-    {64, 64, 1, 64, 2, 1, 1, 3}, {128, 128, 1, 64, 2, 1, 1, 1}, {256, 64, 1, 32, 1, 0, 2, 1}};
+    {64, 64, 1, 64, 2, 3, 128, 2, 1, 1},
+    {128, 128, 1, 64, 2, 1, 128, 1, 1, 1},
+    {256, 64, 1, 32, 1, 1, 64, 1, 0, 2},
+};
 static const Cut both_f32[] = {
-    {64, 64, 1, 64, 1, 0, 1, 1}, {128, 32, 1, 32, 1, 0, 1, 1}, {256, 16, 1, 16, 1, 0, 1, 1}};
+    {64, 64, 1, 64, 1, 1, 64, 1, 0, 1},
+    {128, 32, 1, 32, 1, 1, 32, 1, 0, 1},
+    {256, 16, 1, 16, 1, 1, 16, 1, 0, 1},
+};
 
-enum { THREADS_F32 = 256, CACHE_BYTES = 16 << 20 };
+enum { THREADS_F32 = 256, CACHE_BYTES = 8 << 20 };
 
 static Cut cut_of(const AttentionSpec *s, bool backward) {
     const Cut *cut = s->dtype == DT_f32 ? both_f32 : backward ? backward_bf16 : forward_bf16;
@@ -47,7 +58,9 @@ static int64_t shared_bytes(const AttentionSpec *s, const Cut *cut, bool backwar
         return 4 * ((backward ? 4 : 2) * cut->rows * (s->dim + 4) + cut->rows * (cut->rows + 4));
     int64_t row = ceil_div(s->dim, 64) * 128, tile = cut->cols * row;
     if (!backward) return 1024 + cut->rows * row + cut->stages * 2 * tile;
-    return 1024 + 2 * cut->rows * row + (cut->stages * 2 + cut->out_tile) * tile + cut->cols * 8;
+    int64_t keys = 2 * cut->rows * row + (cut->stages * 2 + cut->out_tile) * tile + cut->cols * 8;
+    int64_t queries = 2 * cut->query_rows * row + cut->stages * 2 * tile;
+    return 1024 + (keys > queries ? keys : queries);
 }
 
 AttentionLaunch attention_cuda_forward(const AttentionSpec *s) {
@@ -59,9 +72,9 @@ AttentionLaunch attention_cuda_forward(const AttentionSpec *s) {
 
 AttentionLaunch attention_cuda_backward(const AttentionSpec *s) {
     Cut cut = cut_of(s, true);
-    int64_t longer = s->queries > s->keys ? s->queries : s->keys;
-    int64_t kinds = cut.key_kinds + s->heads / s->groups;
-    return (AttentionLaunch){.grid = ceil_div(longer, cut.rows) * kinds * s->batch * s->groups,
+    int64_t each = ceil_div(s->keys, cut.rows) * cut.key_kinds +
+                   ceil_div(s->queries, cut.query_rows) * (s->heads / s->groups);
+    return (AttentionLaunch){.grid = each * s->batch * s->groups,
                              .block = (int)threads_of(s, &cut),
                              .shared_bytes = shared_bytes(s, &cut, true)};
 }
@@ -72,7 +85,8 @@ void attention_cuda_print_prelude(FILE *out) {
 
 /* --- a kernel --- */
 
-/* Heads (or groups of them) whose operands fit into the cache together. */
+/* Heads (or groups of them) whose operands fit into the cache together, beside those of the chunks
+ * before and after. */
 static int64_t chunk_of(const AttentionSpec *s, bool backward) {
     int64_t row = s->dim * dtype_bytes(s->dtype), share = s->heads / s->groups;
     int64_t bytes = 2 * s->keys * row + (backward ? 3 * share * s->queries * row : 0);
@@ -127,7 +141,8 @@ static void print_traits(const AttentionSpec *s, bool backward, const char *name
             is_loose(s, backward), s->scale < 0);
     fprintf(out, "        ROWS = %d, BANDS = %d, COLS = %d, STAGES = %d,\n", cut.rows, cut.bands,
             cut.cols, cut.stages);
-    fprintf(out, "        OUT_TILE = %d, KEY_KINDS = %d,\n", cut.out_tile, cut.key_kinds);
+    fprintf(out, "        QUERY_ROWS = %d, QUERY_BANDS = %d, OUT_TILE = %d, KEY_KINDS = %d,\n",
+            cut.query_rows, cut.query_bands, cut.out_tile, cut.key_kinds);
     fprintf(out, "        CHUNK = %" PRId64 ",\n", chunk_of(s, backward));
     print_wanted(s, backward, out);
     fputs("    enum : int64_t {\n", out);

@@ -360,6 +360,6 @@ template <class S> INF_INLINE void attn_backward_f32(const AttnGradF32 &g) {
     const AttnJob job = attn_backward_job<S>();
     if (job.queries)
         attn_queries_part_f32<S>(g, (float *)raw, job.batch, job.head, job.row0);
-    else if (job.keys)
+    else
         attn_keys_f32<S>(g, (float *)raw, job.batch, job.group, job.row0);
 }

@@ -16,10 +16,11 @@ template <class S> INF_INLINE AttnPlace attn_forward_place() {
     return {pair / S::HEADS, pair % S::HEADS, TILES - 1 - in / pairs};
 }
 
-/* Blocks of keys (KEY_KINDS kinds: two when registers hold only one of dk and dv) and of queries,
- * a kind for each head that shares the keys. */
+/* Blocks of keys (KEY_KINDS kinds: two when registers hold only one of dk and dv) keep ROWS of
+ * them, blocks of queries QUERY_ROWS. A block of keys meets the queries of all heads that share
+ * them: when there are several, those blocks are the longest. */
 struct AttnJob {
-    bool keys, queries; /* neither: there is nothing to do */
+    bool queries;
     int kind, batch, group, head, row0;
 };
 
@@ -27,21 +28,24 @@ template <class S> INF_INLINE AttnJob attn_backward_job() {
     enum : int {
         SHARE = S::HEADS / S::GROUPS,
         KEY_TILES = (S::KEYS + S::ROWS - 1) / S::ROWS,
-        QUERY_TILES = (S::QUERIES + S::ROWS - 1) / S::ROWS,
-        RANKS = KEY_TILES > QUERY_TILES ? KEY_TILES : QUERY_TILES,
+        QUERY_TILES = (S::QUERIES + S::QUERY_ROWS - 1) / S::QUERY_ROWS,
+        KEY_BLOCKS = KEY_TILES * S::KEY_KINDS,
+        QUERY_BLOCKS = QUERY_TILES * SHARE,
         PAIRS = S::BATCH * S::GROUPS,
-        KINDS = S::KEY_KINDS + SHARE
+        EACH = KEY_BLOCKS + QUERY_BLOCKS
     };
-    const int block = (int)blockIdx.x, chunk = block / (S::CHUNK * RANKS * KINDS);
-    const int in = block % (S::CHUNK * RANKS * KINDS), first = chunk * S::CHUNK;
+    const int block = (int)blockIdx.x, chunk = block / (S::CHUNK * EACH);
+    const int in = block % (S::CHUNK * EACH), first = chunk * S::CHUNK;
     const int pairs = INF_MIN(PAIRS - first, (int)S::CHUNK), pair = first + in % pairs;
-    const int kind = in / pairs % KINDS, rank = in / pairs / KINDS, group = pair % S::GROUPS;
-    const bool queries = kind >= S::KEY_KINDS;
-    return {!queries && rank < KEY_TILES,
-            queries && rank < QUERY_TILES,
-            kind,
-            (int)(pair / S::GROUPS),
+    const int batch = pair / S::GROUPS, group = pair % S::GROUPS, number = in / pairs;
+    const int keys = SHARE > 1 ? number : number - QUERY_BLOCKS;
+    if (keys >= 0 && keys < KEY_BLOCKS)
+        return {false, keys % S::KEY_KINDS, batch, group, 0, keys / S::KEY_KINDS * (int)S::ROWS};
+    const int queries = SHARE > 1 ? number - KEY_BLOCKS : number;
+    return {true,
+            0,
+            batch,
             group,
-            group * SHARE + kind - S::KEY_KINDS,
-            (queries ? QUERY_TILES - 1 - rank : rank) * (int)S::ROWS};
+            group * SHARE + queries % SHARE,
+            (QUERY_TILES - 1 - queries / SHARE) * (int)S::QUERY_ROWS};
 }
