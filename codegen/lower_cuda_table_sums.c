@@ -31,24 +31,28 @@ static LoopIdx work_index(Sums *w, LoopIdx at, int64_t most) {
 
 /* --- sorting --- */
 
-/* Elements [piece * PIECE, ..) of the list into shared memory; returns how many there may be. */
+/* Elements [piece * PIECE, ..) of the list into shared memory, row -1 behind the last; returns how
+ * many quads of them there may be. */
 static LoopIdx load_piece(Sums *w, LoopIdx piece) {
     Table *t = &w->t;
     LoopKernel *k = t->k;
-    LoopIdx rest = loop_idx_add(k, w->size, loop_idx_scale(k, piece, -PIECE));
+    LoopIdx after = loop_idx_add(k, w->size, loop_idx_scale(k, piece, -PIECE));
+    LoopIdx rest = loop_idx_val(k, loop_index(k, after), 1, t->s.indices);
     int depth = k->depth;
     LoopIdx turn = table_loop(t, LOOP_unroll, PIECE / t->s.threads);
     LoopIdx place = table_at(t, turn, t->s.threads, t->thread);
-    LoopVal pair[2] = {loop_index(k, place), loop_index(k, rest)};
-    loop_open_if(k, loop_compare(k, OP_lt, pair[0], pair[1]));
+    LoopVal exists = loop_compare(k, OP_lt, loop_index(k, place), loop_index(k, rest));
     LoopIdx at = loop_idx_add(k, w->begin, table_at(t, piece, PIECE, place));
-    LoopIdx i = work_index(w, loop_idx_plus(k, at, t->s.list_at), t->s.indices - 1);
-    LoopIdx row = loop_idx_val(k, loop_load(k, t->index, i), 0, t->s.rows - 1);
-    loop_store(k, w->row_of, place, loop_index(k, loop_idx_div(k, row, t->s.buckets)));
-    loop_store(k, w->index_of, place, loop_index(k, i));
+    LoopVal i = loop_load_if(k, t->work, loop_idx_plus(k, at, t->s.list_at), exists, 0);
+    LoopVal v = loop_load(k, t->index, loop_idx_val(k, i, 0, t->s.indices - 1));
+    LoopVal named = loop_select(k, exists, v, table_number(t, 0)); /* index 0 may name no row */
+    LoopIdx row = loop_idx_div(k, loop_idx_val(k, named, 0, t->s.rows - 1), t->s.buckets);
+    LoopVal mark = loop_select(k, exists, loop_index(k, row), table_number(t, -1));
+    loop_store(k, w->row_of, place, mark);
+    loop_store(k, w->index_of, place, i);
     lower_space_close(k, depth);
     loop_sync(k);
-    return rest;
+    return loop_idx_div(k, loop_idx_plus(k, rest, CUDA_VECTOR - 1), CUDA_VECTOR);
 }
 
 /* Calls `found` inside, for each element of the list that belongs to the thread's row, in order. */
@@ -60,9 +64,12 @@ static void for_own(Sums *w, void (*found)(Sums *w, LoopIdx place, LoopBuf numbe
     LoopIdx pieces = loop_idx_div(k, loop_idx_plus(k, w->size, PIECE - 1), PIECE);
     LoopIdx piece =
         loop_idx_axis(k, loop_open(k, LOOP_serial, lower_ceil_div(t->s.indices, PIECE), pieces));
-    LoopIdx rest = load_piece(w, piece);
+    LoopIdx quads = load_piece(w, piece);
     int inside = k->depth;
-    LoopIdx place = loop_idx_axis(k, loop_open(k, LOOP_reduce, PIECE, rest));
+    lower_cuda_open_below(k, t->thread, t->s.local);
+    LoopIdx quad = loop_idx_axis(k, loop_open(k, LOOP_reduce, PIECE / CUDA_VECTOR, quads));
+    LoopIdx lane = table_loop(t, LOOP_vector, CUDA_VECTOR);
+    LoopIdx place = table_at(t, quad, CUDA_VECTOR, lane);
     LoopVal row = loop_load(k, w->row_of, place);
     loop_open_if(k, loop_compare(k, OP_eq, row, loop_index(k, t->thread)));
     found(w, place, number);

@@ -6,7 +6,7 @@ enum {
     VECTOR = 4,
     WARP = 32,
     BLOCK = 256,
-    THREADS_MAX = 1024,
+    THREADS_MAX = 512,
     BLOCKS_MIN = 264, /* two for each multiprocessor of a large chip */
     BLOCKS_MOST = 1056,
     COLUMN_BLOCKS = 528, /* one block a tile adds the pieces of all: few of them */
