@@ -54,14 +54,14 @@ static int64_t blocks_for(int64_t elems) {
 
 /* Neighbours of a unit: what the elements are in memory does not matter, so that sums have the same
  * order in every kernel. */
-static int64_t vector_of(int64_t run, int64_t least) {
-    if (run >= LONG_RUN && run % (2 * VECTOR) == 0) return 2 * VECTOR;
+static int64_t vector_of(int64_t run, int64_t least, bool many) {
+    if (many && run >= LONG_RUN && run % (2 * VECTOR) == 0) return 2 * VECTOR;
     return run >= least && run % VECTOR == 0 ? VECTOR : 1;
 }
 
 static void cut_rows(CudaReduce *s) {
     int64_t results = s->axes.results, run = s->axes.run;
-    s->vector = vector_of(run, 1);
+    s->vector = vector_of(run, 1, results >= BLOCKS_MIN);
     s->units = product(&s->axes.reduced) * run / s->vector;
     int64_t elems = s->units * s->vector;
     if (results > 0 && results < BLOCKS_MIN && elems >= 2 * PIECE_ELEMS_MIN) {
@@ -84,7 +84,7 @@ static void cut_rows(CudaReduce *s) {
 
 static void cut_columns(CudaReduce *s) {
     int64_t run = s->axes.run, kept = product(&s->axes.kept);
-    s->vector = vector_of(run, COLUMNS_WIDE);
+    s->vector = vector_of(run, COLUMNS_WIDE, true);
     s->units = product(&s->axes.reduced);
     s->group = power_of_two(run / s->vector, WARP);
     s->threads = BLOCK;
