@@ -44,6 +44,7 @@ static InfCode find_device(InfError *e, InfCuda *c) {
         {CU_ATTRIBUTE_CAPABILITY_MINOR, &c->minor},
         {CU_ATTRIBUTE_MULTIPROCESSOR_COUNT, &c->multiprocessors},
         {CU_ATTRIBUTE_CLOCK_RATE_KHZ, &c->clock_khz},
+        {CU_ATTRIBUTE_BLOCK_SHARED_BYTES_MOST, &c->shared_bytes},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         CHECK(c->call.device_attribute(wanted[i].to, wanted[i].attribute, c->device),

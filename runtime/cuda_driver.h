@@ -24,7 +24,7 @@ typedef struct InfCuda {
     CuContext context;
     int version; /* of the driver: 13000 is CUDA 13.0 */
     char name[96];
-    int major, minor, multiprocessors, clock_khz;
+    int major, minor, multiprocessors, clock_khz, shared_bytes; /* of a block, at most */
 } InfCuda;
 
 /* Loads the driver and takes the first device's primary context for this thread. */

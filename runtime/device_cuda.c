@@ -74,6 +74,20 @@ static InfCode find_function(InfError *e, InfDevice *d, CuModule module, const c
     return inf_cuda_check(e, &d->cuda, d->cuda.call.module_function(out, module, name), what);
 }
 
+/* More shared memory than every device gives is there for those that ask, if the device has it. */
+static InfCode ask_shared(InfError *e, InfDevice *d, const PlanKernel *kernel, CuFunction f) {
+    if (kernel->shared_bytes > (uint32_t)d->cuda.shared_bytes)
+        return inf_fail(e, INF_IO,
+                        "the kernel '%s' needs %u bytes of shared memory in a block; the %s has %d"
+                        "\n  = hint: use another device (data-center ones have 163 KiB and more), "
+                        "or narrower heads: K of attention up to 64 needs least",
+                        kernel->name, kernel->shared_bytes, d->cuda.name, d->cuda.shared_bytes);
+    return inf_cuda_check(
+        e, &d->cuda,
+        d->cuda.call.function_set(f, CU_FUNCTION_DYNAMIC_SHARED_BYTES, (int)kernel->shared_bytes),
+        kernel->name);
+}
+
 static InfCode find_kernels(InfError *e, InfDevice *d) {
     const Plan *plan = d->plan;
     TRY(find_function(e, d, d->glue, "inf_begin", &d->begin));
@@ -84,12 +98,7 @@ static InfCode find_kernels(InfError *e, InfDevice *d) {
         const PlanKernel *kernel = &plan->kernel[k];
         if (kernel->kind == PLAN_KERNEL_matmul) continue;
         TRY(find_function(e, d, d->module, kernel->name, &d->function[k]));
-        if (kernel->shared_bytes > SHARED_MAX)
-            TRY(inf_cuda_check(e, &d->cuda,
-                               d->cuda.call.function_set(d->function[k],
-                                                         CU_FUNCTION_DYNAMIC_SHARED_BYTES,
-                                                         (int)kernel->shared_bytes),
-                               kernel->name));
+        if (kernel->shared_bytes > SHARED_MAX) TRY(ask_shared(e, d, kernel, d->function[k]));
     }
     return INF_OK;
 }

@@ -32,6 +32,8 @@ static void test_machines_that_lack_something(void **state) {
         {"FAKE_ARCH", "86", "cannot load this file's code for sm_80", "CUDA 13.0 or older"},
         {"FAKE_MEMORY", "10000", "bytes of device memory; 10000 are free on the Fake Device",
          "a smaller train.B"},
+        {"FAKE_SHARED", "99999", "needs 100000 bytes of shared memory in a block; the Fake Device",
+         "narrower heads"},
         {"FAKE_FAIL_LAUNCH", "25", "CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal", "on the device"},
     };
     (void)state;

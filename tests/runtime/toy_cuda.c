@@ -68,6 +68,7 @@ Plan toy_cuda_plan(void) {
         kernels[i].fn = NULL;
         kernels[i].grid = 3;
         kernels[i].block = 32;
+        kernels[i].shared_bytes = i == 0 ? 100000 : 0;
         fakes[i] = (FakeKernel){kernels[i].name, parameters[i], run_toy, &toy_plan.kernel[i]};
     }
     fakes[TOY_KERNELS] = (FakeKernel){"inf_stage", "ppppppll", toy_cuda_stage, NULL};

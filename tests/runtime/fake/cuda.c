@@ -41,6 +41,7 @@ typedef struct Stream {
 
 typedef struct Function {
     FakeKernel kernel;
+    unsigned shared; /* bytes that launches may ask for; 0: 48 KiB */
 } Function;
 
 typedef struct Module {
@@ -223,7 +224,10 @@ int cuDeviceGetName(char *name, int bytes, int device) {
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
     long arch = setting("FAKE_ARCH", 90);
     (void)device;
-    *value = (int)(attribute == 75 ? arch / 10 : attribute == 76 ? arch % 10 : 1000);
+    *value = (int)(attribute == 75   ? arch / 10
+                   : attribute == 76 ? arch % 10
+                   : attribute == 97 ? setting("FAKE_SHARED", 232448)
+                                     : 1000);
     return OK;
 }
 
@@ -373,9 +377,7 @@ int cuModuleGetFunction(Function **out, Module *module, const char *name) {
 }
 
 int cuFuncSetAttribute(Function *function, int attribute, int value) {
-    (void)function;
-    (void)attribute;
-    (void)value;
+    if (attribute == 8) function->shared = (unsigned)value;
     return OK;
 }
 
@@ -390,8 +392,8 @@ int cuLaunchKernel(Function *f, unsigned grid_x, unsigned grid_y, unsigned grid_
                    unsigned block_y, unsigned block_z, unsigned shared, Stream *s, void **arguments,
                    void **extra) {
     Call *call = keep(sizeof *call);
-    if (grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1 || shared || extra)
-        return INVALID;
+    if (grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1 || extra) return INVALID;
+    if (shared > (f->shared ? f->shared : 48u << 10)) return INVALID;
     call->kernel = &f->kernel;
     call->launch = (FakeLaunch){.grid = grid_x, .block = block_x, .context = f->kernel.context};
     for (int i = 0; f->kernel.parameters[i]; i++) {

@@ -6,7 +6,8 @@
  * image holds a FakeImage.
  *
  * Environment: FAKE_DEVICES (1), FAKE_ARCH (90), FAKE_MEMORY (bytes, 1 GiB), FAKE_DRIVER (13000),
- * FAKE_FAIL_LAUNCH (the launch, from 1, after which the device has failed).
+ * FAKE_SHARED (bytes a block may have, 232448), FAKE_FAIL_LAUNCH (the launch, from 1, after which
+ * the device has failed).
  */
 #ifndef TESTS_RUNTIME_FAKE_H
 #define TESTS_RUNTIME_FAKE_H
