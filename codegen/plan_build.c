@@ -272,7 +272,7 @@ static void plan_program(Program *p, PlanProgram prog, const char *graph) {
     vec_push(p->arena, &p->programs, prog);
 }
 
-/* How far into scratch values reach; those of bodies are slices of the repeat's, or lie here too. */
+/* How far into scratch the values of a graph reach, bodies included. */
 static int64_t scratch_end(const Graph *g) {
     int64_t end = 0;
     for (uint32_t v = 1; v < g->nval; v++) {

@@ -48,3 +48,12 @@ cuda sometimes tests/e2e/models/sometimes.it --arch=sm_90a,sm_80
 "$out/sometimes.cpu" train --data "$images" --steps 60 --quiet --on-nan=skip --metrics "$out/sometimes.jsonl"
 rm "$out/sometimes.cpu"
 cuda tasks models/mnist_mlp.it --arch=sm_90a,sm_80 -D train.B=2 -D train.microbatches=2000
+
+# Text generation at the references' sizes, in f32, and in bf16 as the model says.
+. "$(dirname "${BASH_SOURCE[0]}")/sizes.sh"
+for model in gpt2 llama; do
+    file=$([ $model = gpt2 ] && echo models/gpt2.it || echo models/llama3.it)
+    sizes=$([ $model = gpt2 ] && echo "$gpt2_tiny" || echo "$llama_tiny")
+    cuda $model.generate $file --arch=sm_90a,sm_80 $sizes -D train.dtype=f32
+    cuda $model.generate.bf16 $file --arch=sm_90a,sm_80 $sizes
+done

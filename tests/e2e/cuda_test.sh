@@ -117,6 +117,19 @@ check "convs in tf32: loss within 2e-3 of the CPU's over 20 steps" within "$work
 check "convs in tf32: first gradients within 5e-2 of the CPU's" "$made/convs.tf32" verify --data "$images" \
     --ref "$made/convs.first" --tolerance 5e-2
 
+# Text: in f32 the reference's, in bf16 whole texts that are the same again, with graphs and without.
+for model in gpt2 llama; do
+    check "$model: ten greedy continuations are the reference's" greedy ${model}_tiny "$made/$model.generate"
+    check "$model: with --no-graph, too" greedy ${model}_tiny "$made/$model.generate" --no-graph
+    for run in first --no-graph; do
+        "$made/$model.generate.bf16" generate --weights "$ref/${model}_tiny.loud.safetensors" --seed 1 \
+            --temperature 1 --prompt-ids 1,2,3 --quiet $([ $run = first ] || echo $run) \
+            > "$work/$model$run.text" 2> "$work/check.log"
+    done
+    check "$model in bf16: 61 tokens" eval "[ \$(wc -w < '$work/${model}first.text') = 61 ]"
+    check "$model in bf16: the same with --no-graph" cmp "$work/${model}first.text" "$work/$model--no-graph.text"
+done
+
 planned() {
     "$made/wide" info --time --json > "$work/info.json" || return
     tr ',{}' '\n\n\n' < "$work/info.json" | tr -d '" ' | awk -F: '

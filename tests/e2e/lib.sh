@@ -69,6 +69,31 @@ within() {
               exit !(seen == n && worst <= tolerance) }'
 }
 
+. "$(dirname "${BASH_SOURCE[0]}")/sizes.sh"
+
+# greedy NAME PROGRAM [OPTION...]: every prompt of the reference NAME; a continuation may depart where
+# the two best logits are closer than 1e-3.
+greedy() {
+    local name=$1 program=$2 prompt want gaps bad=0 prompts=0
+    shift 2
+    while IFS='|' read -r prompt want gaps; do
+        prompts=$((prompts + 1))
+        "$program" generate --weights "tests/reference/$name.loud.safetensors" --temperature 0 --quiet \
+            --prompt-ids "$prompt" "$@" \
+            > "$work/got" 2> "$work/log" || { cat "$work/log"; return 1; }
+        awk -v want="$want" -v gaps="$gaps" '{
+            n = split(want, w, " "); split(gaps, gap, " ")
+            if (NF != n) { print NF " tokens instead of " n; exit 1 }
+            for (i = 1; i <= n; i++)
+                if ($i != w[i]) { print "token " i ": " $i " instead of " w[i] ", gap " gap[i]
+                                  exit gap[i] > 1e-3 }
+        }' "$work/got" || bad=$((bad + 1))
+        grep -q "the context of 64 is full" "$work/log" || { echo "no notice"; bad=$((bad + 1)); }
+    done < "tests/reference/$name.greedy.txt"
+    echo "$prompts prompts, $bad wrong"
+    [ "$prompts" = 10 ] && [ "$bad" = 0 ]
+}
+
 finish() {
     echo "$checks checks, $failures failed"
     [ "$failures" = 0 ] && [ "$checks" -gt 0 ]
