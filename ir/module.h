@@ -104,7 +104,7 @@ typedef struct TrainSettings {
     int64_t seed;
     double clip; /* 0: off */
     Dtype dtype;
-    bool tf32; /* factors of f32 products may be rounded to tf32 (CUDA) */
+    bool tf32; /* factors of products and convolutions may be rounded (CUDA) */
     bool recompute;       /* the backward pass runs each layer's forward again */
     Optimizer optimizer;
     LrSchedule schedule;

@@ -120,6 +120,7 @@ enum {
     LIBRARY_WORK_MIN = 1 << 27, /* multiply-adds */
     STAGED = 1024,              /* elements of an operand in shared memory */
     DEPTH_MIN = 16,
+    LOADS_MAX = 16, /* of a thread and operand, under way while it multiplies */
     PARTS_MAX = 64,
     LONG_PART = 2048,
     PART_DEPTH_MIN = 128 /* places of k that are worth a part of their own */
@@ -205,9 +206,11 @@ CudaTiles split_cuda_tiles(const Graph *body, const Node *anchor) {
     else
         share_tile(&s);
     /* Small tiles take more of k at once, so that each thread still has loads under way. */
-    s.depth = STAGED / (s.rows > s.cols ? s.rows : s.cols);
+    int64_t wide = s.rows > s.cols ? s.rows : s.cols;
+    s.depth = STAGED / wide;
     if (s.depth < DEPTH_MIN) s.depth = DEPTH_MIN;
     while (s.depth > 8 && s.depth >= 2 * s.k) s.depth /= 2;
+    while (s.down && s.depth > DEPTH_MIN && wide * s.depth > LOADS_MAX * s.threads) s.depth /= 2;
     int64_t blocks = s.batch * ceil_div(s.m, s.rows) * ceil_div(s.n, s.cols);
     int64_t parts = blocks > 0 ? ceil_div(BLOCKS_MIN, blocks) : 1;
     if (blocks >= BLOCKS_MIN / 2) parts = 1;
