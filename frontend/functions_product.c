@@ -164,34 +164,18 @@ static void rope_tables(Lower *l, int64_t length, int64_t half, double theta, do
     *sine = build1(&l->b, OP_sin, angle);
 }
 
-/* The part `which` (0, 1) of x [.., T, K]: a half, or every other element. */
-static Val rope_part(Lower *l, const Value *x, int which, bool interleaved) {
-    int64_t begin[NDIM_MAX] = {0}, end[NDIM_MAX], step[NDIM_MAX];
-    int last = x->ndim - 1;
-    int64_t half = x->dims[last].value / 2;
-    for (int i = 0; i <= last; i++) {
-        end[i] = x->dims[i].value;
-        step[i] = 1;
-    }
-    begin[last] = interleaved ? which : which * half;
-    end[last] = interleaved ? 2 * half : (which + 1) * half;
-    step[last] = interleaved ? 2 : 1;
-    return build_slice(&l->b, x->val, begin, end, step);
-}
-
-/* Put two parts [.., K/2] together again. */
-static Val rope_join(Lower *l, const Value *x, Val a, Val b, bool interleaved) {
-    int last = x->ndim - 1;
-    Attr axis = ATTR_INT(axis, interleaved ? x->ndim : last);
-    Val parts[2] = {a, b};
-    int64_t whole[NDIM_MAX], thin[NDIM_MAX + 1];
-    for (int i = 0; i <= last; i++) whole[i] = thin[i] = x->dims[i].value;
-    thin[last] = whole[last] / 2;
-    thin[x->ndim] = 1;
-    if (interleaved)
-        for (int i = 0; i < 2; i++) parts[i] = build_reshape(&l->b, parts[i], x->ndim + 1, thin);
-    Val joined = graph_add(&l->b, OP_concat, 2, parts, 1, &axis, (Type){0})->out;
-    return interleaved ? build_reshape(&l->b, joined, x->ndim, whole) : joined;
+/* Turns the pairs of x [.., T, K]. A transpose that leaves the last axis alone comes after: then
+ * the turned tensor lies in memory as the one before it, and nothing has to be moved for it. */
+static Val rope_turn(Lower *l, Val x, Val cosine, Val sine, bool interleaved) {
+    const Node *n = val_node(l->b.g, x);
+    int last = val_info(l->b.g, x)->ndim - 1;
+    const Attr *perm = n != NULL && n->op == OP_transpose ? node_attr(n, ATTR_perm) : NULL;
+    bool below = perm != NULL && perm->v[last] == last;
+    Val in[3] = {below ? n->in[0] : x, cosine, sine};
+    Attr attr[] = {ATTR_INT(axis, below ? perm->v[last - 1] : last - 1),
+                   ATTR_INT(adjacent, interleaved), ATTR_INT(back, 0)};
+    Val y = graph_add(&l->b, OP_rope, 3, in, 3, attr, (Type){0})->out;
+    return below ? build_transpose(&l->b, y, perm->v) : y;
 }
 
 Value fn_rope(Lower *l, const Call *c) {
@@ -208,17 +192,10 @@ Value fn_rope(Lower *l, const Call *c) {
     Val cosine, sine;
     rope_tables(l, x->dims[x->ndim - 2].value, size.value / 2, c->arg[1].number, c->arg[3].number,
                 &cosine, &sine);
-    Val a = rope_part(l, x, 0, interleaved), b = rope_part(l, x, 1, interleaved);
-    Type part = val_type(l->b.g, a);
     if (x->dtype != DT_f32) {
         cosine = build_cast(&l->b, cosine, x->dtype);
         sine = build_cast(&l->b, sine, x->dtype);
     }
-    cosine = build_broadcast_suffix(&l->b, cosine, part);
-    sine = build_broadcast_suffix(&l->b, sine, part);
-    Val bs = build2(&l->b, OP_mul, b, sine), ac = build2(&l->b, OP_mul, a, cosine);
-    Val first = build2(&l->b, OP_sub, ac, bs);
-    Val as = build2(&l->b, OP_mul, a, sine), bc = build2(&l->b, OP_mul, b, cosine);
-    Val second = build2(&l->b, OP_add, bc, as);
-    return tensor_like(x, x->dtype, rope_join(l, x, first, second, interleaved), c->span);
+    Val y = rope_turn(l, x->val, cosine, sine, interleaved);
+    return tensor_like(x, x->dtype, y, c->span);
 }

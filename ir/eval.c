@@ -206,6 +206,7 @@ static EvalRule *const op_rule[OP_count] = {
     [OP_log_softmax] = eval_log_softmax,
     [OP_layer_norm] = eval_layer_norm,
     [OP_rms_norm] = eval_rms_norm,
+    [OP_rope] = eval_rope,
     [OP_cross_entropy] = eval_cross_entropy,
     [OP_repeat] = eval_repeat,
     [OP_kernel] = eval_kernel,

@@ -123,6 +123,25 @@ void eval_rms_norm(const EvalNode *x) {
     }
 }
 
+void eval_rope(const EvalNode *x) {
+    Rows r = rows_of(x);
+    const TypeInfo *info = eval_info(x, &x->in[0]);
+    int64_t axis = node_int(x->n, ATTR_axis, 0), half = r.size / 2, inner = 1;
+    bool adjacent = node_int(x->n, ATTR_adjacent, 0) == 1;
+    double turn = node_int(x->n, ATTR_back, 0) == 1 ? -1 : 1;
+    for (int i = (int)axis + 1; i + 1 < info->ndim; i++) inner *= info->dim[i];
+    for (int64_t i = 0; i < r.count; i++) {
+        int64_t position = i / inner % info->dim[axis];
+        for (int64_t k = 0; k < half; k++) {
+            int64_t a = i * r.size + (adjacent ? 2 * k : k), b = a + (adjacent ? 1 : half);
+            double c = x->in[1].data[position * half + k];
+            double s = turn * x->in[2].data[position * half + k];
+            x->out[0].data[a] = x->in[0].data[a] * c - x->in[0].data[b] * s;
+            x->out[0].data[b] = x->in[0].data[b] * c + x->in[0].data[a] * s;
+        }
+    }
+}
+
 /* A target that is neither counted out nor a class makes the loss NaN. */
 void eval_cross_entropy(const EvalNode *x) {
     Rows r = rows_of(x);

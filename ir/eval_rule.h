@@ -33,7 +33,7 @@ EvalRule eval_conv2d, eval_conv2d_dx, eval_conv2d_dw, eval_max_pool2d, eval_max_
 EvalRule eval_attention, eval_attention_grad;
 /* eval_row.c */
 EvalRule eval_matmul, eval_argmax, eval_softmax, eval_log_softmax, eval_layer_norm, eval_rms_norm,
-    eval_cross_entropy;
+    eval_rope, eval_cross_entropy;
 
 const TypeInfo *eval_info(const EvalNode *x, const EvalTensor *t);
 int64_t eval_elems(const EvalNode *x, const EvalTensor *t);

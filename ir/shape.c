@@ -339,7 +339,7 @@ static const char *shape_put(const ShapeQuery *q, Type *out) {
     int64_t axis = shape_attr(q, ATTR_axis)->i;
     if (at->dtype != DT_i32 || at->ndim != 1 || at->dim[0] != 1)
         return shape_one(q, "the place is i32[1]", 2);
-    bool fits = old->ndim == new->ndim && old->dtype == new->dtype && axis >= 0 && axis < old->ndim;
+    bool fits = old->ndim == new->ndim && old->dtype == new->dtype &&axis >= 0 && axis < old->ndim;
     for (int i = 0; fits && i < old->ndim; i++) fits = i == axis || old->dim[i] == new->dim[i];
     if (!fits) return shape_pair(q, "two tensors that differ along one axis are needed", 0, 1);
     *out = q->in[0];
@@ -369,6 +369,25 @@ static const char *shape_layer_norm(const ShapeQuery *q, Type *out) {
 }
 
 static const char *shape_rms_norm(const ShapeQuery *q, Type *out) { return norm_types(q, out, 1); }
+
+static const char *shape_rope(const ShapeQuery *q, Type *out) {
+    const TypeInfo *x = shape_in(q, 0), *cosine = shape_in(q, 1);
+    int64_t axis = shape_attr(q, ATTR_axis)->i;
+    int last = x->ndim - 1;
+    if (!dtype_is_float(x->dtype) || last < 1 || last >= NDIM_MAX - 1 || x->dim[last] % 2 != 0)
+        return shape_one(q, "a float tensor [.., T, .., K] of rank 2 to 7 with an even K is needed",
+                         0);
+    if (axis < 0 || axis >= last) return "the axis of positions comes before the last one";
+    if (q->in[1].id != q->in[2].id || cosine->dtype != x->dtype || cosine->ndim != 2 ||
+        cosine->dim[0] != x->dim[axis] || cosine->dim[1] != x->dim[last] / 2)
+        return shape_pair(q, "cos and sin are [positions, K / 2] of the tensor's dtype", 0, 1);
+    for (int i = 1; i <= 2; i++) {
+        int64_t flag = shape_attr(q, i == 1 ? ATTR_adjacent : ATTR_back)->i;
+        if (flag != 0 && flag != 1) return "adjacent and back are 0 or 1";
+    }
+    *out = q->in[0];
+    return NULL;
+}
 
 static const char *shape_cross_entropy(const ShapeQuery *q, Type *out) {
     const TypeInfo *x = shape_in(q, 0), *target = shape_in(q, 1);

@@ -1,14 +1,15 @@
 /* decompose.c - composites into primitives.
  *
  * Reads   every graph, bodies of repeats too.
- * Writes  softmax, log_softmax, layer_norm, rms_norm, cross_entropy as reductions and elementwise
- *         ops, in the phase of the composite; attention where there is no kernel for it;
- *         stop_gradient, which has done its work, is its operand.
+ * Writes  softmax, log_softmax, layer_norm, rms_norm, rope, cross_entropy as reductions and
+ *         elementwise ops, in the phase of the composite; attention where there is no kernel for
+ *         it; stop_gradient, which has done its work, is its operand.
  * Keeps   meaning up to rounding; maxima are subtracted before exp, variances are taken of
  *         centred values (never E[x^2] - E[x]^2).
  */
 #include "passes/attention.h"
 #include "passes/rewrite.h"
+#include "passes/rope.h"
 #include "passes/rows.h"
 
 /* Writes the results that stand for node n, whose operands in the new graph are `in`. */
@@ -67,6 +68,10 @@ static void decompose_cross_entropy(Builder *b, const Node *n, const Val *in, Va
     out[1] = build_reduce(b, OP_reduce_sum, build_cast(b, counted, DT_f32), rows, axes);
 }
 
+static void decompose_rope(Builder *b, const Node *n, const Val *in, Val *out) {
+    out[0] = rope_forward(b, n, in);
+}
+
 static void decompose_stop_gradient(Builder *b, const Node *n, const Val *in, Val *out) {
     (void)b, (void)n;
     out[0] = in[0];
@@ -78,6 +83,7 @@ static Decomposition *const decompose_table[OP_count] = {
     [OP_layer_norm] = decompose_layer_norm,
     [OP_rms_norm] = decompose_rms_norm,
     [OP_cross_entropy] = decompose_cross_entropy,
+    [OP_rope] = decompose_rope,
     [OP_attention] = attention_forward,
     [OP_attention_grad] = attention_backward,
     [OP_stop_gradient] = decompose_stop_gradient,

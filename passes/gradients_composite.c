@@ -3,6 +3,7 @@
  * Their parts come from rows.c like those of the decompositions.
  */
 #include "passes/grad.h"
+#include "passes/rope.h"
 #include "passes/rows.h"
 
 static Val add(Grad *c, Val x, Val y) { return build2(&c->b, OP_add, x, y); }
@@ -95,4 +96,15 @@ void grad_cross_entropy(Grad *c) {
     Val d = mul(c, sub(c, p, hot), spread);
     Val zero = build_const(b, 0.0, type);
     c->din[0] = build3(b, OP_select, rows_spread(b, counted, logits), d, zero);
+}
+
+/* dx: the pairs of dy turned back. */
+void grad_rope(Grad *c) {
+    Val in[3] = {c->dout[0], c->n->in[1], c->n->in[2]};
+    Attr attr[] = {ATTR_INT(axis, node_int(c->n, ATTR_axis, 0)),
+                   ATTR_INT(adjacent, node_int(c->n, ATTR_adjacent, 0)),
+                   ATTR_INT(back, !node_int(c->n, ATTR_back, 0))};
+    if (c->need[0]) c->din[0] = graph_add(&c->b, OP_rope, 3, in, 3, attr, (Type){0})->out;
+    for (int i = 1; i < 3; i++)
+        if (c->need[i]) c->din[i] = rope_table_grad(&c->b, c->n, c->dout[0], i - 1);
 }

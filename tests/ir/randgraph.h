@@ -14,7 +14,7 @@
 typedef struct RandOptions {
     uint64_t seed;
     int nodes;       /* about how many the graph has, beside those that keep values benign */
-    bool composites; /* softmax, norms, cross_entropy, attention */
+    bool composites; /* softmax, norms, cross_entropy, attention, rope */
     bool windows;    /* convolutions and poolings */
     bool repeats;
     bool random;  /* random_uniform, now and then */

@@ -123,6 +123,20 @@ static Val attention_source(RandGen *r, int64_t batch, int64_t rows, int64_t wid
     return rand_scale(r, x, 1 / (1 + rand_bound(r, x)));
 }
 
+/* x [batch, rows, width] with positions turned, all columns of a row by its tables. */
+static Val attention_turn(RandGen *r, Val x) {
+    const TypeInfo *t = info_of(r, x);
+    int64_t dim[2] = {t->dim[1], t->dim[2] / 2};
+    Type index = rand_type(r, DT_i32, 2, dim);
+    Attr axis = ATTR_INT(axis, 0);
+    Val place = graph_add(&r->b, OP_iota, 0, NULL, 1, &axis, index)->out;
+    Val angle = build_cast(&r->b, place, DT_f32);
+    Val in[3] = {x, build1(&r->b, OP_cos, angle), build1(&r->b, OP_sin, angle)};
+    Attr attr[] = {ATTR_INT(axis, 1), ATTR_INT(adjacent, rand_chance(r, 50)),
+                   ATTR_INT(back, rand_chance(r, 30))};
+    return graph_add(&r->b, OP_rope, 3, in, 3, attr, (Type){0})->out;
+}
+
 /* Columns [from, from + heads * dim) of x as [batch, heads, rows, dim]. */
 static Val attention_operand(RandGen *r, Val x, int64_t from, int64_t heads, int64_t dim) {
     const TypeInfo *t = info_of(r, x);
@@ -139,8 +153,10 @@ bool rand_op_attention(RandGen *r) {
     int64_t heads = groups * (1 + rand_below(r, 2)), rows = 1 + rand_below(r, 6), keys = rows;
     if (r->o->large && rand_chance(r, 50)) rows = keys = 1 + rand_below(r, 40);
     if (rand_chance(r, 30)) dim = rand_chance(r, 50) ? 4 : 16;
-    bool causal = rand_chance(r, 60);
-    Val x = attention_source(r, batch, rows, (heads + 2 * groups) * dim), y = x;
+    bool causal = rand_chance(r, 60), turned = rand_chance(r, 40);
+    Val x = attention_source(r, batch, rows, (heads + 2 * groups) * dim), y;
+    if (turned) x = attention_turn(r, x);
+    y = x;
     if (!causal && rand_chance(r, 50)) {
         keys = 1 + rand_below(r, 9);
         y = attention_source(r, batch, keys, (heads + 2 * groups) * dim);

@@ -414,6 +414,25 @@ static void test_attention(void **state) {
     }
 }
 
+/* Pairs apart and adjacent, turned forth and back; the tables have gradients too. */
+static void test_rope(void **state) {
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        int axis = i & 1, adjacent = i >> 1 & 1, back = i >> 2;
+        char text[1200];
+        snprintf(text, sizeof text,
+                 "param 0 \"x\" f32[3,2,4] init=ones\nparam 1 \"c\" f32[%d,2] init=ones\n"
+                 "param 2 \"s\" f32[%d,2] init=ones\n"
+                 "graph train(%%0: f32[3,2,4] data(0, \"d\"), %%1: f32[3,2,4] weight(0), "
+                 "%%2: f32[%d,2] weight(1), %%3: f32[%d,2] weight(2)) {\n"
+                 "  %%4 = rope %%1, %%2, %%3 {axis=%d, adjacent=%d, back=%d}\n"
+                 "  %%5 = mul %%4, %%0\n  %%6 = sin %%5\n"
+                 "  %%7 = reduce_sum %%6 {axes=[0,1,2]}\n  return %%7 loss_sum\n}\n",
+                 3 - axis, 3 - axis, 3 - axis, 3 - axis, axis, adjacent, back);
+        expect_gradients(text, "", "");
+    }
+}
+
 /* Last in the list: a new op with a derivative cannot go without a test. */
 static void test_every_rule_was_tested(void **state) {
     (void)state;
@@ -442,6 +461,7 @@ int main(void) {
         cmocka_unit_test(test_norms),
         cmocka_unit_test(test_cross_entropy),
         cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_rope),
         cmocka_unit_test(test_every_rule_was_tested),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -200,6 +200,22 @@ case("layer_norm_far", "%3, %4, %5 = layer_norm %0, %1, %2 {eps=1e-05} return %3
      F.layer_norm(far - 1e6, (4,), gamma, beta, 1e-5))  # the difference is exact
 case("rms_norm", "%2, %3 = rms_norm %0, %1 {eps=1e-06} return %2, %3", [m, gamma],
      [F.rms_norm(m, (4,), gamma, 1e-6), (m.pow(2).mean(-1) + 1e-6).rsqrt()])
+angle = ramp(3, 2, step=0.77)
+
+
+def turn(x, c, s, adjacent):
+    """Pairs along the last axis; positions along the second."""
+    pairs = x.unflatten(-1, (2, 2) if not adjacent else (-1, 2))
+    a, b = (pairs[..., 0, :], pairs[..., 1, :]) if not adjacent else (pairs[..., 0], pairs[..., 1])
+    both = a * c - b * s, b * c + a * s
+    return torch.stack(both, -1 if adjacent else -2).flatten(-2)
+
+
+for adjacent in (0, 1):
+    for back in (0, 1):
+        attrs = "{axis=1, adjacent=%d, back=%d}" % (adjacent, back)
+        case(f"rope_{adjacent}{back}", f"%3 = rope %0, %1, %2 {attrs} return %3", [m, angle.cos(), angle.sin()],
+             turn(m, angle.cos(), -angle.sin() if back else angle.sin(), adjacent))
 target = I([[0, 3, -100], [1, -2147483648, 2]])
 kept = torch.where(target < 0, -100, target)
 case("cross_entropy", "%2, %3 = cross_entropy %0, %1 {ignore=-100} return %2, %3", [m, target],
