@@ -79,13 +79,33 @@ void caching_end(Lower *l, const CacheUse *use, int64_t count, const Node *node)
 
 /* --- positions --- */
 
-bool caching_forbids(Lower *l, Dim d, const char *what, Span span) {
+bool caching_is_length(const Lower *l, Dim d) {
     const Caching *c = &l->caching;
-    if (!c->on || d.free == NULL || strcmp(d.free, c->length->name) != 0) return false;
-    DiagRef e = lower_error(l, E029, span, "%s along '%s' mixes the positions of a text", what,
-                            c->length->name);
-    diag_note(l->diag, e, "in generate, earlier tokens are known to attention and positions only");
-    diag_hint(l->diag, e, "without the section generate the model can be trained and evaluated");
+    return c->on && d.free != NULL && strcmp(d.free, c->length->name) == 0;
+}
+
+void caching_note_mix(Lower *l, Dim d, const char *what, Val result, Span span) {
+    Caching *c = &l->caching;
+    if (!c->counting || !caching_is_length(l, d)) return;
+    Mixing row = {.what = what, .span = span, .inside = l->b.g != c->top, .result = result};
+    vec_push(l->arena, &c->mixing, row);
+}
+
+bool caching_check_mix(Lower *l, const bool *needed) {
+    const Caching *c = &l->caching;
+    for (uint32_t i = 0; i < c->mixing.n; i++) {
+        const Mixing *m = &c->mixing.data[i];
+        if (!m->inside && !needed[m->result.id]) continue;
+        DiagRef e = diag_error(l->diag, E029, m->span, "%s along '%s' mixes the tokens of a text",
+                               m->what, c->length->name);
+        diag_note(l->diag, e,
+                  "where a text is generated, only attention and positions know earlier tokens");
+        bool counts = strcmp(m->what, "arange") == 0;
+        diag_hint(l->diag, e, "%s",
+                  counts ? "positions counts on after the tokens before"
+                         : "without the section generate the model can be trained and evaluated");
+        return false;
+    }
     return true;
 }
 
@@ -129,7 +149,7 @@ bool caching_store(Lower *l, const Value qkv[3], bool causal, Span span) {
     const Caching *c = &l->caching;
     if (!c->on) return true;
     Dim keys = qkv[1].dims[2];
-    if (!causal || keys.free == NULL || strcmp(keys.free, c->length->name) != 0) {
+    if (!causal || !caching_is_length(l, keys)) {
         DiagRef e = lower_error(l, E029, span,
                                 causal ? "attention over %s does not go along the tokens '%s'"
                                        : "attention over %s lets a token see those after it",

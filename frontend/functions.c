@@ -170,6 +170,7 @@ Value reduce_axes(Lower *l, const Value *x, Op op, const int64_t *axes, int n, b
         if (!removed) dims[left++] = x->dims[i];
     }
     Val v = n > 0 ? build_reduce(&l->b, op, x->val, n, axes) : x->val;
+    for (int i = 0; i < n; i++) caching_note_mix(l, x->dims[axes[i]], "a reduction", v, span);
     if (!keep) return tensor_new(l, x->dtype, left, dims, v, span);
     return tensor_new(l, x->dtype, x->ndim, kept, reshape_to(l, v, x->ndim, kept), span);
 }

@@ -23,12 +23,17 @@ Value fn_softmax(Lower *l, const Call *c) {
     const Value *x = &c->arg[0];
     int axis = axis_of(l, &c->arg[1], x->ndim, c->span), last = x->ndim - 1;
     if (axis < 0 || !want_float(l, x, c->fn->name, c->span)) return (Value){0};
-    if (axis == last)
-        return tensor_like(x, x->dtype, build1(&l->b, (Op)c->fn->op, x->val), c->span);
+    if (axis == last) {
+        Val v = build1(&l->b, (Op)c->fn->op, x->val);
+        caching_note_mix(l, x->dims[axis], c->fn->name, v, c->span);
+        return tensor_like(x, x->dtype, v, c->span);
+    }
     int64_t perm[NDIM_MAX];
     for (int i = 0; i < x->ndim; i++) perm[i] = i == axis ? last : i == last ? axis : i;
     Val moved = build1(&l->b, (Op)c->fn->op, build_transpose(&l->b, x->val, perm));
-    return tensor_like(x, x->dtype, build_transpose(&l->b, moved, perm), c->span);
+    Val v = build_transpose(&l->b, moved, perm);
+    caching_note_mix(l, x->dims[axis], c->fn->name, v, c->span);
+    return tensor_like(x, x->dtype, v, c->span);
 }
 
 /* logits [.., V] float against targets [..] i32. */

@@ -383,5 +383,9 @@ Value fn_einsum(Lower *l, const Call *c) {
     Value x = sum_lonely(l, &e, 0, &c->arg[1], letters[0], &n[0], c->span);
     if (e.operands == 1) return order_axes(l, &x, letters[0], e.out, n[0], c->span);
     Value y = sum_lonely(l, &e, 1, &c->arg[2], letters[1], &n[1], c->span);
-    return einsum_product(l, &e, x, y, letters, n, c->span);
+    Value v = einsum_product(l, &e, x, y, letters, n, c->span);
+    for (int i = 0; i < n[0] && v.kind != VALUE_none; i++)
+        if (letter_at(e.out, e.nout, letters[0][i]) < 0)
+            caching_note_mix(l, x.dims[i], "einsum", v.val, c->span);
+    return v;
 }

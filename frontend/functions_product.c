@@ -73,14 +73,16 @@ Value fn_matmul(Lower *l, const Call *c) {
         dims[x.ndim - 1] = y.dims[1];
         if (!shape_fits(l, x.dtype, x.ndim, dims, c->span)) return (Value){0};
         Val v = build_matmul(&l->b, reshape_to(l, x.val, 2, flat), y.val, false, false);
+        caching_note_mix(l, x.dims[x.ndim - 1], "a product", v, c->span);
         return tensor_new(l, x.dtype, x.ndim, dims, reshape_to(l, v, x.ndim, dims), c->span);
     }
     if (!join_batch(l, &x, &y, dims, &batch, c->span)) return (Value){0};
     dims[batch] = x.dims[batch];
     dims[batch + 1] = y.dims[batch + 1];
     if (!shape_fits(l, x.dtype, batch + 2, dims, c->span)) return (Value){0};
-    return tensor_new(l, x.dtype, batch + 2, dims, build_matmul(&l->b, x.val, y.val, false, false),
-                      c->span);
+    Val v = build_matmul(&l->b, x.val, y.val, false, false);
+    caching_note_mix(l, x.dims[batch + 1], "a product", v, c->span);
+    return tensor_new(l, x.dtype, batch + 2, dims, v, c->span);
 }
 
 /* --- attention --- */

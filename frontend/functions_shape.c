@@ -162,6 +162,7 @@ Value fn_concat(Lower *l, const Call *c) {
     Attr attr = ATTR_INT(axis, axis);
     Val v = parts->n == 1 ? vals[0]
                           : graph_add(&l->b, OP_concat, parts->n, vals, 1, &attr, (Type){0})->out;
+    caching_note_mix(l, first->dims[axis], "concat", v, c->span);
     return tensor_new(l, first->dtype, first->ndim, dims, v, c->span);
 }
 
@@ -189,8 +190,9 @@ Value fn_slice(Lower *l, const Call *c) {
         if (known && d.free == NULL) dims[axis] = dim_number(l->arena, d.value);
         if (known && begin == 0) dims[axis] = c->arg[3].dim;
     }
-    return tensor_new(l, x->dtype, x->ndim, dims, slice_axis(l, x, axis, begin, end, step),
-                      c->span);
+    Val v = slice_axis(l, x, axis, begin, end, step);
+    if (!whole) caching_note_mix(l, x->dims[axis], "slice", v, c->span);
+    return tensor_new(l, x->dtype, x->ndim, dims, v, c->span);
 }
 
 Value fn_pad(Lower *l, const Call *c) {
@@ -213,8 +215,9 @@ Value fn_pad(Lower *l, const Call *c) {
     high[axis] = c->arg[3].dim.value;
     Attr attrs[] = {ATTR_INTS(low, x->ndim, low), ATTR_INTS(high, x->ndim, high),
                     ATTR_FLOAT(value, c->arg[4].number)};
-    return tensor_new(l, x->dtype, x->ndim, dims,
-                      graph_add(&l->b, OP_pad, 1, &x->val, 3, attrs, (Type){0})->out, c->span);
+    Val v = graph_add(&l->b, OP_pad, 1, &x->val, 3, attrs, (Type){0})->out;
+    caching_note_mix(l, x->dims[axis], "pad", v, c->span);
+    return tensor_new(l, x->dtype, x->ndim, dims, v, c->span);
 }
 
 /* 0, 1, .. n-1 as i32 [n]; positions goes on after the tokens that the caches hold. */
@@ -222,11 +225,11 @@ Value fn_arange(Lower *l, const Call *c) {
     Dim n = c->arg[0].dim;
     bool in_text = c->fn->op == OP_add;
     if (!shape_fits(l, DT_i32, 1, &n, c->span)) return (Value){0};
-    if (!in_text && caching_forbids(l, n, "arange", c->span)) return (Value){0};
     Value v = tensor_new(l, DT_i32, 1, &n, (Val){0}, c->span);
     Attr attr = ATTR_INT(axis, 0);
     v.val = graph_add(&l->b, OP_iota, 0, NULL, 1, &attr, value_ir_type(l, &v))->out;
     if (in_text) v.val = caching_positions(l, v.val);
+    if (!in_text) caching_note_mix(l, n, "arange", v.val, c->span);
     return v;
 }
 

@@ -258,6 +258,7 @@ static Value apply_conv2d(Lower *l, const Member *m, const Value *x, Span span) 
     Attr attrs[2] = {pair_attr(l, ATTR_stride, args[1]), pair_attr(l, ATTR_padding, args[2])};
     Val in_vals[2] = {x->val, layer_param_val(l, m, "weight")};
     Val y = graph_add(&l->b, OP_conv2d, 2, in_vals, 2, attrs, (Type){0})->out;
+    for (int i = 2; i < 4; i++) caching_note_mix(l, x->dims[i], "a convolution", y, span);
     Value v = tensor_new(l, x->dtype, 4, dims, add_bias(l, m, y, 1), span);
     v.trail = trail_text(l, m, x, x->dims[2], dims[2], args[0]->item[0].dim.value,
                          args[2]->item[0].dim.value);
@@ -280,6 +281,7 @@ static Value apply_pool(Lower *l, const Member *m, const Value *x, Span span, Op
     Attr attrs[3] = {pair_attr(l, ATTR_window, args[0]), pair_attr(l, ATTR_stride, stride),
                      pair_attr(l, ATTR_padding, args[2])};
     Val y = graph_add(&l->b, op, 1, &x->val, 3, attrs, (Type){0})->out;
+    for (int i = 2; i < 4; i++) caching_note_mix(l, x->dims[i], "pooling", y, span);
     Value v = tensor_new(l, x->dtype, 4, dims, y, span);
     v.trail = trail_text(l, m, x, x->dims[2], dims[2], args[0]->item[0].dim.value,
                          args[2]->item[0].dim.value);

@@ -96,6 +96,13 @@ typedef struct Frame {
 /* Programs of section generate: what attention, positions and repeats need to know of them.
  * Every call of attention has two caches, of keys and of values. They are graph inputs, so a first
  * walk only counts them; the walks that follow find them in the same order. */
+typedef struct Mixing {
+    const char *what;
+    Span span;
+    bool inside; /* a repeat's body */
+    Val result;
+} Mixing;
+
 typedef struct Caching {
     bool on;       /* such a program is being lowered */
     bool counting; /* the first walk */
@@ -107,6 +114,8 @@ typedef struct Caching {
     VEC(Type) types;       /* of the caches, stacked over the repeats around */
     Val *value;            /* by cache: in the graph at hand */
     int next;              /* cache of the next call */
+    const Graph *top;      /* of the program */
+    VEC(Mixing) mixing;    /* what may go wrong: caching_note_mix */
     VEC(int) repeats;      /* by call of a repeated member: how many caches it fills */
     int next_repeat, depth; /* depth: repeats around the body being built */
 } Caching;
@@ -189,9 +198,15 @@ bool caching_store(Lower *l, const Value qkv[3], bool causal, Span span);
 /* Attention over the caches just stored to. */
 Val caching_attend(Lower *l, const Value qkv[3], double scale, Span span);
 
-/* In a program of generate only attention may mix positions: true after an error about `what`,
- * which goes along dimension d. */
-bool caching_forbids(Lower *l, Dim d, const char *what, Span span);
+/* Whether d is the tokens of a call, in a program of generate. */
+bool caching_is_length(const Lower *l, Dim d);
+
+/* Function `what` went along dimension d and made `result`: an error if that is the tokens of a text
+ * and the logits depend on it. The loss, which is not computed, may do so. */
+void caching_note_mix(Lower *l, Dim d, const char *what, Val result, Span span);
+
+/* After the counting walk; false after an error. needed: by value of the graph, for the logits. */
+bool caching_check_mix(Lower *l, const bool *needed);
 
 /* --- lint.c --- */
 

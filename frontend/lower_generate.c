@@ -160,6 +160,7 @@ static Value walk_model(Generate *g, const Walk *w, Val *last) {
     l->call_count = 0;
     l->valid = (Val){0};
     l->b = (Builder){.g = graph_new(l->mod, w->name), .span = l->model->span};
+    l->caching.top = l->b.g;
     if (!lower_check_binding(l) || !add_inputs(g, w, args, &n, last)) return (Value){0};
     Value v = instance_call(l, g->root, args, n, l->model->span);
     return l->diag->error_count > 0 ? (Value){0} : v;
@@ -225,7 +226,7 @@ static bool check_inputs(Generate *g, Val logits) {
         diag_note(l->diag, e, "only the loss may read it");
         return false;
     }
-    return true;
+    return caching_check_mix(l, needed);
 }
 
 /* Which caches there are, which result is wanted, and whether it can be had. */
