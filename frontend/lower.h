@@ -201,8 +201,8 @@ Val caching_attend(Lower *l, const Value qkv[3], double scale, Span span);
 /* Whether d is the tokens of a call, in a program of generate. */
 bool caching_is_length(const Lower *l, Dim d);
 
-/* Function `what` went along dimension d and made `result`: an error if that is the tokens of a text
- * and the logits depend on it. The loss, which is not computed, may do so. */
+/* Function `what` went along dimension d and made `result`: an error if that is the tokens of a
+ * text and the logits depend on it. The loss, which is not computed, may do so. */
 void caching_note_mix(Lower *l, Dim d, const char *what, Val result, Span span);
 
 /* After the counting walk; false after an error. needed: by value of the graph, for the logits. */
