@@ -1,8 +1,10 @@
-/* lower_cuda_dots.c - products a[m, k] b[n, k] of few columns and a long k for CUDA.
+/* lower_cuda_dots.c - products a[m, k] b[n, k] of few columns and a long k, or of few rows, for
+ * CUDA.
  *
  * Both operands lie along k: a thread adds every so many-th four places for some rows and all
- * columns; the threads of the block fold through shared memory, a warp a sum. With few rows k is
- * cut into parts that the last block of the rows adds in order.
+ * columns (of few rows: with the operands swapped); the threads of the block fold through shared
+ * memory, a warp a sum. With few rows k is cut into parts that the last block of the rows adds in
+ * order.
  */
 #include "codegen/lower_cuda_thin.h"
 #include "codegen/lower_space.h"
@@ -27,14 +29,15 @@ static LoopIdx at2(LoopKernel *k, LoopIdx a, int64_t by, LoopIdx b) {
     return loop_idx_add(k, loop_idx_scale(k, a, by), b);
 }
 
-/* Four places of `n` rows of operand `which` from row `first` on, into registers. */
+/* Four places of `n` rows of an operand from row `first` on, into registers; 0: the long one. */
 static LoopBuf load_rows(Dots *d, int which, LoopIdx first, int64_t n, LoopIdx quad) {
     LoopKernel *k = d->k;
     LoopBuf to = loop_reg(k, which ? "b" : "a", DT_f32, n * QUAD, 1);
     LoopIdx i = open_unrolled(k, n);
     LoopIdx lane = loop_idx_axis(k, loop_open(k, LOOP_vector, QUAD, LOOP_NO_BOUND));
     LoopIdx from = at2(k, loop_idx_add(k, first, i), d->s.k, at2(k, quad, QUAD, lane));
-    LoopVal v = loop_load(k, lower_body_input(d->b, d->anchor->in[which]), from);
+    int operand = d->s.swapped ? 1 - which : which;
+    LoopVal v = loop_load(k, lower_body_input(d->b, d->anchor->in[operand]), from);
     loop_store(k, to, at2(k, i, QUAD, lane), v);
     loop_close(k);
     loop_close(k);
@@ -136,8 +139,9 @@ LoopKernel *lower_cuda_dots(LowerBody *b, const Node *anchor, const CudaDots *si
     if (s->parts > 1) v = join_parts(&d, block_row, d.thread);
     LoopIdx sum = lower_cuda_open_below(k, d.thread, sums);
     if (!v.id) v = loop_load(k, d.shared, loop_idx_scale(k, sum, s->threads));
-    LoopIdx index[2] = {loop_idx_add(k, d.row, loop_idx_div(k, sum, s->n)),
-                        loop_idx_mod(k, sum, s->n)};
+    LoopIdx index[2];
+    index[s->swapped] = loop_idx_add(k, d.row, loop_idx_div(k, sum, s->n));
+    index[!s->swapped] = loop_idx_mod(k, sum, s->n);
     lower_body_bind(b, anchor->out, v);
     lower_body_store_all(b, index);
     lower_space_close(k, 0);

@@ -104,6 +104,7 @@ CudaThin split_cuda_thin(const Graph *body, const Node *matmul);
  * 32 neighbours fold by halves; parts as above. */
 typedef struct CudaDots {
     bool fits;
+    bool swapped; /* the long operand is the second: m and rows are its, n is the first's */
     int64_t m, n, k;
     int64_t rows, parts, part; /* part: quads, a multiple of threads */
     int threads;

@@ -15,6 +15,9 @@ enum {
     BLOCKS_MIN = 264,
     PARTED_K_MIN = 512, /* less, and parts cost more than they bring */
     PARTS_MAX = 8,
+    FEW_ROWS = 4, /* a token at a time: the second operand is read once, by all of the device */
+    FEW_PARTS_MAX = 32,
+    FEW_K_MIN = 128,
     DEPTH_MAX = 64,
     TOGETHER_MAX = 16
 };
@@ -44,7 +47,8 @@ CudaThin split_cuda_thin(const Graph *body, const Node *matmul) {
     t.down = ceil_div(t.m, t.rows);
     t.across = ceil_div(t.n, t.wide);
     int64_t parts = s.k < PARTED_K_MIN ? 1 : ceil_div(BLOCKS_MIN, tiles_of(&t));
-    t.parts = largest_divisor(t.k, parts < PARTS_MAX ? parts : PARTS_MAX);
+    int64_t most = s.m <= FEW_ROWS ? FEW_PARTS_MAX : PARTS_MAX;
+    t.parts = largest_divisor(t.k, parts < most ? parts : most);
     t.part = t.k / t.parts;
     t.depth = largest_divisor(t.part, DEPTH_MAX);
     t.together = largest_divisor(t.depth, TOGETHER_MAX);
@@ -55,14 +59,17 @@ CudaThin split_cuda_thin(const Graph *body, const Node *matmul) {
 CudaDots split_cuda_dots(const Graph *body, const Node *matmul) {
     MatmulSplit s = split_matmul(body, matmul);
     CudaDots d = {.m = s.m, .n = s.n, .k = s.k, .threads = THREADS};
-    d.fits = s.batch == 1 && !s.ta && s.tb && s.n > 0 && s.n <= DOTS_COLUMNS && s.m > 0 &&
-             s.k >= DOTS_K_MIN && s.k % QUAD == 0;
+    bool along = s.batch == 1 && !s.ta && s.tb && s.n > 0 && s.m > 0 && s.k % QUAD == 0;
+    d.fits = along && s.n <= DOTS_COLUMNS && s.k >= DOTS_K_MIN;
+    d.swapped = along && !d.fits && s.m <= FEW_ROWS && s.k >= FEW_K_MIN;
+    if (d.swapped) d.m = s.n, d.n = s.m, d.fits = true;
     if (!d.fits) return d;
-    d.rows = s.m >= DOTS_ROWS_MANY ? DOTS_ROWS : DOTS_ROWS / 2;
-    while (d.rows > 1 && (s.m % d.rows != 0 || d.rows * s.n > DOTS_SUMS)) d.rows /= 2;
-    int64_t quads = s.k / QUAD, parts = ceil_div(BLOCKS_MIN, s.m / d.rows);
-    if (parts > ceil_div(quads, THREADS)) parts = ceil_div(quads, THREADS);
-    d.part = ceil_div(ceil_div(quads, parts), THREADS) * THREADS;
+    d.rows = d.m >= DOTS_ROWS_MANY ? DOTS_ROWS : DOTS_ROWS / 2;
+    while (d.rows > 1 && (d.m % d.rows != 0 || d.rows * d.n > DOTS_SUMS)) d.rows /= 2;
+    int64_t quads = s.k / QUAD, parts = ceil_div(BLOCKS_MIN, d.m / d.rows);
+    while (d.threads > 32 && d.threads > quads) d.threads /= 2;
+    if (parts > ceil_div(quads, d.threads)) parts = ceil_div(quads, d.threads);
+    d.part = ceil_div(ceil_div(quads, parts), d.threads) * d.threads;
     d.parts = ceil_div(quads, d.part);
     return d;
 }
