@@ -23,20 +23,18 @@ LoopIdx lower_cuda_open_below(LoopKernel *k, LoopIdx index, int64_t n) {
     return loop_name(k, index, n);
 }
 
-enum { TURNS_TOGETHER = 4 };
-
-void lower_cuda_turns(LoopKernel *k, int64_t n, CudaTurnFn *body, void *data) {
-    int64_t groups = n > CUDA_TURNS ? n / TURNS_TOGETHER : 0, rest = n - groups * TURNS_TOGETHER;
+void lower_cuda_turns(LoopKernel *k, int64_t n, int64_t together, CudaTurnFn *body, void *data) {
+    int64_t groups = n > CUDA_TURNS ? n / together : 0, rest = n - groups * together;
     if (groups > 0) {
         LoopIdx group = loop_idx_axis(k, loop_open(k, LOOP_reduce, groups, LOOP_NO_BOUND));
-        LoopIdx turn = loop_idx_axis(k, loop_open(k, LOOP_unroll, TURNS_TOGETHER, LOOP_NO_BOUND));
-        body(data, loop_idx_add(k, loop_idx_scale(k, group, TURNS_TOGETHER), turn));
+        LoopIdx turn = loop_idx_axis(k, loop_open(k, LOOP_unroll, together, LOOP_NO_BOUND));
+        body(data, loop_idx_add(k, loop_idx_scale(k, group, together), turn));
         loop_close(k);
         loop_close(k);
     }
     if (rest > 0) {
         LoopIdx turn = loop_idx_axis(k, loop_open(k, LOOP_unroll, rest, LOOP_NO_BOUND));
-        body(data, loop_idx_plus(k, turn, groups * TURNS_TOGETHER));
+        body(data, loop_idx_plus(k, turn, groups * together));
         loop_close(k);
     }
 }

@@ -23,10 +23,10 @@ LoopIdx lower_cuda_open_units(LoopKernel *k, int64_t n, int each);
 /* An `if` around what follows when index may reach n; returns the index known to be less. */
 LoopIdx lower_cuda_open_below(LoopKernel *k, LoopIdx index, int64_t n);
 
-/* Opens a loop over [0, n) in order: at once when n is small, else several turns at a time, so that
- * their loads are under way together; then `body` is called a second time for the rest. */
+/* Opens a loop over [0, n) in order: at once when n is small, else `together` turns at a time, so
+ * that their loads are under way together; then `body` is called a second time for the rest. */
 typedef void CudaTurnFn(void *data, LoopIdx turn);
-void lower_cuda_turns(LoopKernel *k, int64_t n, CudaTurnFn *body, void *data);
+void lower_cuda_turns(LoopKernel *k, int64_t n, int64_t together, CudaTurnFn *body, void *data);
 
 /* Neighbours of n in a row that a thread takes: as many as make 16 bytes of the kernel's narrowest
  * float argument, where n is a multiple of them. */

@@ -8,6 +8,8 @@
 #include "codegen/lower_cuda.h"
 #include "codegen/lower_reduce.h"
 
+enum { PLACES_TOGETHER = 8 };
+
 typedef struct Columns {
     Reduce *r;
     CudaReduce s;
@@ -82,12 +84,12 @@ static void add_places(Columns *c, LoopIdx piece) {
     if (!p.whole && last > 0) {
         p.whole = true;
         loop_open_if(k, loop_range(k, piece, 0, last));
-        lower_cuda_turns(k, turns, add_place, &p);
+        lower_cuda_turns(k, turns, PLACES_TOGETHER, add_place, &p);
         loop_close(k);
         loop_open_if(k, loop_range(k, piece, last, last + 1));
         p.whole = false;
     }
-    lower_cuda_turns(k, turns, add_place, &p);
+    lower_cuda_turns(k, turns, PLACES_TOGETHER, add_place, &p);
     lower_space_close(k, depth);
 }
 
@@ -188,7 +190,7 @@ static void add_pieces(Columns *c) {
     int depth = k->depth;
     Places p = {.c = c, .whole = true};
     open_valid(c);
-    lower_cuda_turns(k, full, add_piece, &p);
+    lower_cuda_turns(k, full, PLACES_TOGETHER, add_piece, &p);
     p.whole = false;
     if (c->s.pieces % c->rows) add_piece(&p, loop_idx(k, full));
     lower_space_close(k, depth);

@@ -182,7 +182,7 @@ static void for_units_of(Rows *w, LoopIdx piece, bool whole, UnitFn *fn, void *e
     int64_t group = w->s.group, full = w->s.piece / group;
     LoopIdx begin = loop_idx_scale(k, piece, w->s.piece);
     Units u = {w, loop_idx_add(k, begin, w->lane), whole, fn, extra};
-    lower_cuda_turns(k, full, do_turn, &u);
+    lower_cuda_turns(k, full, 4, do_turn, &u);
     u.whole = false;
     if (w->s.piece % group) do_turn(&u, loop_idx(k, full));
 }
