@@ -141,6 +141,7 @@ static InfCode write_all(InfError *e, const char *text, size_t bytes) {
 static InfCode put_text(InfError *e, InfText *t, int32_t id) {
     size_t bytes = 0;
     const char *token = inf_bpe_token(t->bpe, id, &bytes);
+    if (bytes == 0) return INF_OK;
     /* The held bytes are less than a character, so a token either ends it or is short itself. */
     while (t->nheld > 0 && bytes > 0) {
         t->held[t->nheld++] = *token++;

@@ -82,6 +82,15 @@ check "a model for byte pairs" compile models/gpt2.it "$work/pairs" $gpt2 -D voc
 "$work/pairs" generate --prompt "the GNU General Public License" --length 20 --quiet > "$work/t5" 2> "$work/log"
 check "continues a text" test -s "$work/t5"
 
+# What was trained generates.
+check "trains" "$work/gpt2" train --data $ref/tokens.bin --steps 3 --lr 1 --quiet --out "$work/run" --save-every 2
+after() { "$work/gpt2" generate --prompt-ids 1,2,3 --temperature 0 --quiet "$@" 2> "$work/log"; }
+after --weights "$work/run" > "$work/w1"
+after --weights "$work/run/model.safetensors" > "$work/w2"
+after > "$work/w3"
+check "a run's folder and its file are the same weights" same "$work/w1" "$work/w2"
+check "and not the initial ones" differ "$work/w1" "$work/w3"
+
 # Mistakes.
 program="$work/gpt2 generate --weights $ref/gpt2_tiny.loud.safetensors"
 check "no prompt" exits 2 $program
