@@ -5,7 +5,7 @@
  * The functions have no branches, so loops over them become vector code without -ffast-math, and a
  * value has the same bits in a vector, in a loop's tail, fused or alone. Errors are at most 2 units
  * in the last place, 4 on CUDA; 0, infinities, NaN and denormals come out as in IEEE arithmetic,
- * but for exp on CUDA, which has 0 for what would be denormal.
+ * but for exp and exp2 on CUDA, which have 0 for what would be denormal.
  * CUDA has its own exp, tanh and erf, of half as many instructions: a GPU's elementwise kernels
  * have about 30 for each element before memory waits for them. Sources of the polynomials: Cephes
  * (exp, log, tanh), N. Juffa (erf).
@@ -38,14 +38,8 @@ INF_INLINE float inf_log(float x) {
 
 #ifndef INF_EX2
 
-/* exp(x) = 2^n * exp(r), |r| <= ln 2 / 2; 2^n in two factors, so that denormals round once. */
-INF_INLINE float inf_exp(float x) {
-    float t = x < -104.0f ? -104.0f : x;
-    t = t > 89.0f ? 89.0f : t;
-    float shifted = t * 1.44269504f + 12582912.0f;
-    float n = shifted - 12582912.0f;
-    int32_t i = (int32_t)(inf_bits(shifted) - 0x4B400000u);
-    float r = (t - n * 0.693359375f) - n * -2.12194440e-4f;
+/* 2^i * exp(r), |r| <= ln 2 / 2; 2^i in two factors, so that denormals round once. */
+INF_INLINE float inf_scaled_exp(float r, int32_t i) {
     float p = 1.9875691500e-4f;
     p = p * r + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
@@ -56,8 +50,30 @@ INF_INLINE float inf_exp(float x) {
     int32_t half = i >> 1;
     float s1 = inf_from_bits((uint32_t)(half + 127) << 23);
     float s2 = inf_from_bits((uint32_t)(i - half + 127) << 23);
-    float y = p * s1 * s2;
+    return p * s1 * s2;
+}
+
+/* exp(x) = 2^n * exp(x - n ln 2). */
+INF_INLINE float inf_exp(float x) {
+    float t = x < -104.0f ? -104.0f : x;
+    t = t > 89.0f ? 89.0f : t;
+    float shifted = t * 1.44269504f + 12582912.0f;
+    float n = shifted - 12582912.0f;
+    int32_t i = (int32_t)(inf_bits(shifted) - 0x4B400000u);
+    float r = (t - n * 0.693359375f) - n * -2.12194440e-4f;
+    float y = inf_scaled_exp(r, i);
     return x > 88.7228394f ? __builtin_inff() : y;
+}
+
+/* 2^x = 2^n * exp((x - n) ln 2). */
+INF_INLINE float inf_exp2(float x) {
+    float t = x < -151.0f ? -151.0f : x;
+    t = t > 129.0f ? 129.0f : t;
+    float shifted = t + 12582912.0f;
+    float n = shifted - 12582912.0f;
+    int32_t i = (int32_t)(inf_bits(shifted) - 0x4B400000u);
+    float y = inf_scaled_exp((t - n) * 0.693147181f, i);
+    return x >= 128.0f ? __builtin_inff() : y;
 }
 
 INF_INLINE float inf_tanh(float x) {
@@ -173,7 +189,12 @@ INF_INLINE float inf_round_bf16(float x) {
 #define MAX(x, y) SEL(((x) > (y)) | ((x) != (x)), x, y)
 #define MIN(x, y) SEL(((x) < (y)) | ((x) != (x)), x, y)
 #endif
-#define EXP(x)        inf_exp(x)
+#define EXP(x) inf_exp(x)
+#ifdef INF_EX2
+#define EXP2(x) INF_EX2(x)
+#else
+#define EXP2(x) inf_exp2(x)
+#endif
 #define LOG(x)        inf_log(x)
 #define TANH(x)       inf_tanh(x)
 #define ERF(x)        inf_erf(x)

@@ -44,6 +44,7 @@ static double *new_data(Arena *arena, const TypeTable *types, Type t) {
 
 #define L(x)         (x)
 #define EXP          exp
+#define EXP2         exp2
 #define LOG          log
 #define SQRT         sqrt
 #define TANH         tanh

@@ -16,6 +16,7 @@
 
 #define L(x)       x##f
 #define EXP        expf
+#define EXP2       exp2f
 #define LOG        logf
 #define SQRT       sqrtf
 #define TANH       tanhf
@@ -34,6 +35,7 @@
 #include "ir/ops.def"
 #undef L
 #undef EXP
+#undef EXP2
 #undef LOG
 #undef SQRT
 #undef TANH
@@ -47,6 +49,7 @@
 
 #define L(x)       x
 #define EXP        exp
+#define EXP2       exp2
 #define LOG        log
 #define SQRT       sqrt
 #define TANH       tanh

@@ -99,6 +99,7 @@ static Val d_relu(Grad *g, Val dy, Val y) {
 UNARY(neg, neg(g, dy))
 UNARY(abs, mul(g, dy, fn(g, OP_sign, x)))
 UNARY(exp, mul(g, dy, y))
+UNARY(exp2, times(g, M_LN2, mul(g, dy, y)))
 UNARY(log, quot(g, dy, x))
 UNARY(sqrt, quot(g, times(g, 0.5, dy), y))
 UNARY(rsqrt, d_rsqrt(g, dy, y))

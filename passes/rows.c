@@ -41,7 +41,12 @@ RowsExp rows_exp(Builder *b, Val x) {
     RowsExp r;
     Val max = rows_reduce(b, OP_reduce_max, x);
     r.shifted = build2(b, OP_sub, x, rows_spread(b, max, x));
-    r.e = build1(b, OP_exp, r.shifted);
+    if (b->g->mod->target == TARGET_cuda) { /* 2^x is one instruction, exp is eight */
+        Val scale = build_scalar_like(b, M_LOG2E, r.shifted);
+        r.e = build1(b, OP_exp2, build2(b, OP_mul, r.shifted, scale));
+    } else {
+        r.e = build1(b, OP_exp, r.shifted);
+    }
     r.sum = rows_reduce(b, OP_reduce_sum, r.e);
     return r;
 }

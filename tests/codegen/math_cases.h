@@ -19,6 +19,7 @@ static double ulps(float got, double want) {
 }
 
 static float call_exp(float x) { return inf_exp(x); }
+static float call_exp2(float x) { return EXP2(x); }
 static float call_log(float x) { return inf_log(x); }
 static float call_tanh(float x) { return inf_tanh(x); }
 static float call_erf(float x) { return inf_erf(x); }
@@ -29,7 +30,8 @@ static void accuracy(void **state) {
     static const struct {
         float (*got)(float);
         double (*want)(double);
-    } f[] = {{call_exp, exp}, {call_log, log}, {call_tanh, tanh}, {call_erf, erf}};
+    } f[] = {
+        {call_exp, exp}, {call_exp2, exp2}, {call_log, log}, {call_tanh, tanh}, {call_erf, erf}};
     uint64_t step = getenv("INFINIC_LONG") ? 97 : 10007;
     for (size_t i = 0; i < sizeof f / sizeof f[0]; i++)
         for (uint64_t bits = 0; bits <= UINT32_MAX; bits += step) {
@@ -42,6 +44,7 @@ static void exact_places(void **state) {
     (void)state;
     const float inf = (float)INFINITY;
     assert_true(inf_exp(0.0f) == 1 && inf_exp(-inf) == 0 && inf_exp(inf) == inf);
+    assert_true(EXP2(0.0f) == 1 && EXP2(-inf) == 0 && EXP2(inf) == inf && EXP2(-3.0f) == 0.125f);
     assert_true(inf_log(1.0f) == 0 && inf_log(0.0f) == -inf && inf_log(inf) == inf);
     assert_true(isnan(inf_log(-1.0f)));
     assert_true(inf_tanh(inf) == 1 && inf_tanh(-inf) == -1 && signbit(inf_tanh(-0.0f)));

@@ -28,12 +28,13 @@ static bool add_unary(RandGen *r, const Unary *u) {
 bool rand_op_unary(RandGen *r) {
     static const Unary unary[] = {
         {OP_neg, DOMAIN_any, 0},          {OP_exp, DOMAIN_tanh, 2.72},
-        {OP_log, DOMAIN_positive, 0.7},   {OP_sqrt, DOMAIN_positive, 1.23},
-        {OP_rsqrt, DOMAIN_positive, 1.5}, {OP_sin, DOMAIN_any, 1},
-        {OP_cos, DOMAIN_any, 1},          {OP_tanh, DOMAIN_any, 1},
-        {OP_erf, DOMAIN_any, 1},          {OP_sigmoid, DOMAIN_any, 1},
-        {OP_silu, DOMAIN_any, 0},         {OP_gelu, DOMAIN_any, 0},
-        {OP_gelu_tanh, DOMAIN_any, 0},    {OP_copy, DOMAIN_any, 0},
+        {OP_exp2, DOMAIN_tanh, 2},        {OP_log, DOMAIN_positive, 0.7},
+        {OP_sqrt, DOMAIN_positive, 1.23}, {OP_rsqrt, DOMAIN_positive, 1.5},
+        {OP_sin, DOMAIN_any, 1},          {OP_cos, DOMAIN_any, 1},
+        {OP_tanh, DOMAIN_any, 1},         {OP_erf, DOMAIN_any, 1},
+        {OP_sigmoid, DOMAIN_any, 1},      {OP_silu, DOMAIN_any, 0},
+        {OP_gelu, DOMAIN_any, 0},         {OP_gelu_tanh, DOMAIN_any, 0},
+        {OP_copy, DOMAIN_any, 0},
     };
     return add_unary(r, &unary[rand_below(r, sizeof unary / sizeof unary[0])]);
 }

@@ -50,8 +50,9 @@ static void test_unary(void **state) {
                "  %3 = mul %2, %0 : f32[$S]\n"
                "  %4 = reduce_sum %3 {axes=[$A]} : f32[]\n"
                "  return %4 loss_sum\n}\n",
-               (const char *const[]){"neg", "abs", "exp", "sin", "cos", "tanh", "erf", "sigmoid",
-                                     "relu", "silu", "gelu", "gelu_tanh", "copy", "cast", NULL});
+               (const char *const[]){"neg", "abs", "exp", "exp2", "sin", "cos", "tanh", "erf",
+                                     "sigmoid", "relu", "silu", "gelu", "gelu_tanh", "copy", "cast",
+                                     NULL});
 }
 
 static void test_unary_of_positive(void **state) {
@@ -391,8 +392,11 @@ static void test_attention(void **state) {
     (void)state;
     static const struct {
         int causal, heads, groups, queries, keys, dim, width;
-    } cases[] = {{0, 2, 2, 3, 4, 2, 3}, {1, 2, 1, 4, 4, 3, 3}, {1, 4, 2, 3, 3, 8, 8},
-                 {0, 3, 1, 2, 5, 8, 8}, {1, 1, 1, 1, 1, 1, 2}};
+    } cases[] = {{0, 2, 2, 3, 4, 2, 3},
+                 {1, 2, 1, 4, 4, 3, 3},
+                 {1, 4, 2, 3, 3, 8, 8},
+                 {0, 3, 1, 2, 5, 8, 8},
+                 {1, 1, 1, 1, 1, 1, 2}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char q[32], k[32], v[32], out[32], text[2000];
         int h = cases[i].heads, g = cases[i].groups, t = cases[i].queries, s = cases[i].keys;
