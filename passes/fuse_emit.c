@@ -238,7 +238,8 @@ static const char *kernel_name(const Kernel *k) {
     return arena_printf(g->mod->arena, "%s%s_%s", name, op_name(main->op), op_name(last->op));
 }
 
-/* Attention's lse is a result even where nobody reads it: training and evaluation share a kernel. */
+/* Attention's lse is a result even where nobody reads it: training and evaluation share the
+ * kernel. */
 static bool is_always_result(const Node *n, int r) { return n->op == OP_attention && r == 1; }
 
 /* Gives the body its results; returns how many, the old values in results[]. */
