@@ -394,7 +394,7 @@ INF_INLINE void attn_queries(const AttnGrad &g, uint32_t room, int batch, int he
 
 template <class S> INF_INLINE void attn_backward_bf16(const AttnGrad &g) {
     ATTN_SHARED(raw);
-    const uint32_t room = attn_align(attn_address(raw));
+    const uint32_t room = attn_address(raw);
     const AttnJob job = attn_backward_job<S>();
     if (job.queries)
         attn_queries<AttnQuerySide<S>>(g, room, job.batch, job.head, job.row0);

@@ -29,7 +29,7 @@ static const Cut forward_bf16[] = {
 };
 static const Cut backward_bf16[] = {
     {64, 64, 1, 64, 2, 3, 128, 2, 1, 1},
-    {128, 128, 1, 64, 2, 1, 128, 1, 1, 1},
+    {128, 64, 1, 64, 2, 2, 64, 1, 1, 1},
     {256, 64, 1, 32, 1, 1, 64, 1, 0, 2},
 };
 static const Cut both_f32[] = {
@@ -38,7 +38,7 @@ static const Cut both_f32[] = {
     {256, 16, 1, 16, 1, 1, 16, 1, 0, 1},
 };
 
-enum { THREADS_F32 = 256, CACHE_BYTES = 8 << 20 };
+enum { THREADS_F32 = 256, CACHE_FORWARD = 16 << 20, CACHE_BACKWARD = 8 << 20 };
 
 static Cut cut_of(const AttentionSpec *s, bool backward) {
     const Cut *cut = s->dtype == DT_f32 ? both_f32 : backward ? backward_bf16 : forward_bf16;
@@ -52,15 +52,15 @@ static int64_t threads_of(const AttentionSpec *s, const Cut *cut) {
     return s->dtype == DT_f32 ? THREADS_F32 : 2 * cut->rows / cut->bands;
 }
 
-/* Bytes of shared memory; those of the bf16 form begin at a multiple of 1024. */
+/* Bytes of shared memory. */
 static int64_t shared_bytes(const AttentionSpec *s, const Cut *cut, bool backward) {
     if (s->dtype == DT_f32)
         return 4 * ((backward ? 4 : 2) * cut->rows * (s->dim + 4) + cut->rows * (cut->rows + 4));
     int64_t row = ceil_div(s->dim, 64) * 128, tile = cut->cols * row;
-    if (!backward) return 1024 + cut->rows * row + cut->stages * 2 * tile;
+    if (!backward) return cut->rows * row + cut->stages * 2 * tile;
     int64_t keys = 2 * cut->rows * row + (cut->stages * 2 + cut->out_tile) * tile + cut->cols * 8;
     int64_t queries = 2 * cut->query_rows * row + cut->stages * 2 * tile;
-    return 1024 + (keys > queries ? keys : queries);
+    return keys > queries ? keys : queries;
 }
 
 AttentionLaunch attention_cuda_forward(const AttentionSpec *s) {
@@ -91,7 +91,7 @@ static int64_t chunk_of(const AttentionSpec *s, bool backward) {
     int64_t row = s->dim * dtype_bytes(s->dtype), share = s->heads / s->groups;
     int64_t bytes = 2 * s->keys * row + (backward ? 3 * share * s->queries * row : 0);
     int64_t pairs = s->batch * (backward ? s->groups : s->heads);
-    int64_t n = CACHE_BYTES / (bytes > 0 ? bytes : 1);
+    int64_t n = (backward ? CACHE_BACKWARD : CACHE_FORWARD) / (bytes > 0 ? bytes : 1);
     return n < 1 ? 1 : n > pairs ? pairs : n;
 }
 

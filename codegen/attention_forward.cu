@@ -126,7 +126,7 @@ INF_INLINE void attn_forward_block(const inf_bf16 *q, const inf_bf16 *k, const i
                                    inf_bf16 *out, float *lse, int row0) {
     typedef AttnForm<S> F;
     ATTN_SHARED(raw);
-    const uint32_t rows = attn_align(attn_address(raw)), tiles = rows + S::ROWS * F::ROW_BYTES;
+    const uint32_t rows = attn_address(raw), tiles = rows + S::ROWS * F::ROW_BYTES;
     enum : int { TILE = S::COLS * F::ROW_BYTES };
     const int lane = threadIdx.x % 32, row = row0 + threadIdx.x / 32 * 16;
     const int last = S::CAUSAL ? INF_MIN(row0 + S::ROWS, (int)S::KEYS) : (int)S::KEYS;

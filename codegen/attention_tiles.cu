@@ -35,8 +35,6 @@ template <int ROWS> INF_INLINE uint32_t attn_at(uint32_t tile, int row, int piec
     return tile + (uint32_t)((piece >> 3) * (ROWS * 128) + row * 128 + (((piece ^ row) & 7) << 4));
 }
 
-INF_INLINE uint32_t attn_align(uint32_t at) { return (at + 1023) & ~1023u; }
-
 /* 16 bytes of a view that may lie at any address. */
 INF_INLINE uint4 attn_read_loose(const inf_bf16 *from) {
     return make_uint4(from[0] | (uint32_t)from[1] << 16, from[2] | (uint32_t)from[3] << 16,

@@ -18,8 +18,12 @@
 
 #define ATTN_SHARED(name) extern __shared__ __align__(1024) unsigned char name[]
 
+/* Of dynamic shared memory, which the swizzle wants at a multiple of 1024; a driver that puts it
+ * elsewhere is not to go unnoticed. */
 INF_INLINE uint32_t attn_address(const void *shared) {
-    return (uint32_t)__cvta_generic_to_shared(shared);
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(shared);
+    if (at % 1024 != 0) asm volatile("trap;");
+    return at;
 }
 
 /* 16 bytes into shared memory; zeros when not `inside` (`from` is then not read). */
