@@ -8,7 +8,7 @@
 #include "codegen/lower_cuda.h"
 #include "codegen/lower_reduce.h"
 
-enum { PLACES_TOGETHER = 8 };
+enum { PLACES_TOGETHER = 4 };
 
 typedef struct Columns {
     Reduce *r;

@@ -9,7 +9,7 @@ enum {
     THREADS_MAX = 512,
     BLOCKS_MIN = 264, /* two for each multiprocessor of a large chip */
     BLOCKS_MOST = 1056,
-    COLUMN_BLOCKS = 264, /* one block a tile adds the pieces of all: few of them */
+    COLUMN_BLOCKS = 528, /* one block a tile adds the pieces of all: few of them */
     BLOCK_ELEMS = 16384,
     UNITS_EACH = 8, /* of a row that one thread holds in registers */
     PIECE_ELEMS_MIN = 4096,
