@@ -302,10 +302,37 @@ static LoopVal emit_slice(LowerBody *b, const Node *n, const LoopIdx *index) {
     return lower_body_value(b, n->in[0], at);
 }
 
+/* An index and its bounds. */
+typedef struct Within {
+    LoopIdx index;
+    int64_t low, high;
+} Within;
+
+/* The same condition on as few loops as possible: where `by` divides both bounds, low <= x < high
+ * is low / by <= x / by < high / by, and the quotient may be the same all along an inner loop,
+ * which then needs no mask. */
+static Within coarsest(LowerBody *b, Within w) {
+    LoopIdxInfo info = *loop_idx_info(b->k, w.index);
+    Within best = w;
+    if (b->ctx->target != TARGET_c || info.low < 0) return w;
+    for (int i = 0; i < info.nterm; i++) {
+        int64_t by = info.term[i].scale;
+        if (by <= 1 || w.low % by != 0 || w.high % by != 0) continue;
+        LoopIdx quotient = loop_idx_div(b->k, w.index, by);
+        if (loop_idx_depth(b->k, quotient) < loop_idx_depth(b->k, best.index))
+            best = (Within){quotient, w.low / by, w.high / by};
+    }
+    return best;
+}
+
 /* Condition low <= index < high, emitted where the index is known; id 0 when it always holds. */
 static LoopVal in_range(LowerBody *b, LoopIdx index, int64_t low, int64_t high) {
     const LoopIdxInfo *info = loop_idx_info(b->k, index);
     if (info->low >= low && info->high < high) return (LoopVal){0};
+    Within w = coarsest(b, (Within){index, low, high});
+    index = w.index;
+    low = w.low;
+    high = w.high;
     int before = loop_seek(b->k, loop_idx_depth(b->k, index));
     LoopVal v = loop_range(b->k, index, low, high);
     loop_seek(b->k, before);
