@@ -57,3 +57,12 @@ for model in gpt2 llama; do
     cuda $model.generate $file --arch=sm_90a,sm_80 $sizes -D train.dtype=f32
     cuda $model.generate.bf16 $file --arch=sm_90a,sm_80 $sizes
 done
+
+# Training at the references' sizes, in f32 and in bf16; recompute and head in chunks change no bit.
+cuda gpt2_tiny models/gpt2.it --arch=sm_90a,sm_80 "${gpt2_trained[@]}" -D train.B=4 -D train.dtype=f32
+cuda llama_tiny models/llama3.it --arch=sm_90a,sm_80 "${llama_trained[@]}" -D train.B=4 -D train.dtype=f32 \
+    -D train.recompute=none
+cuda gpt2_tiny.bf16 models/gpt2.it --arch=sm_90a,sm_80 "${gpt2_trained[@]}" -D train.B=4
+cuda llama_tiny.bf16 models/llama3.it --arch=sm_90a,sm_80 "${llama_trained[@]}" -D train.B=4 -D train.recompute=none
+cuda llama_tiny.bf16.layer models/llama3.it --arch=sm_90a,sm_80 "${llama_trained[@]}" -D train.B=4
+cuda gpt2_tiny.bf16.2 models/gpt2.it --arch=sm_90a,sm_80 "${gpt2_trained[@]}" -D train.B=2 -D train.microbatches=2

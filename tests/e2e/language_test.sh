@@ -3,16 +3,9 @@
 # counts, logits, gradients, twenty steps. Settings of the shipped model files are overridden.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 ref=tests/reference
-optimizer="adamw(lr = 1e-3, betas = (0.9, 0.95), eps = 1e-8, decay = 0.1, decay_if = ndim >= 2)"
-tiny=(-D vocab=500 -D ctx=64 -D n_layer=4 -D n_embd=64 -D train.dtype=f32 -D train.T=32
-    -D train.microbatches=1 -D train.schedule=constant -D "train.optimizer=$optimizer")
-gpt2=("${tiny[@]}" -D n_head=4)
-llama=("${tiny[@]}" -D n_head=8 -D n_kv=2 -D head=8 -D ffn=176)
-
-# norms METRICS: the gradient's norm of each step, as `losses` of lib.sh.
-norms() {
-    sed -n '/"event": *"step"/s/.*"grad_norm": *\([^,}]*\).*/{"event": "step", "loss": \1}/p' "$1"
-}
+. "$(dirname "${BASH_SOURCE[0]}")/sizes.sh"
+gpt2=("${gpt2_trained[@]}" -D train.dtype=f32)
+llama=("${llama_trained[@]}" -D train.dtype=f32)
 
 # train NAME OUTPUT [OPTION...]: twenty steps in file order.
 train() {
