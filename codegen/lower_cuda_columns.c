@@ -3,7 +3,7 @@
  * A block's threads are `group` neighbouring columns by several rows; neighbours read neighbours.
  * Each thread adds every so many-th place of a piece, rows fold by halves in shared memory. With
  * few columns the places are cut into pieces, one a block; the last block of a tile of columns adds
- * them in the same way.
+ * them in the same way. Results of the domain's shape are stored by the thread that adds them.
  */
 #include "codegen/lower_cuda.h"
 #include "codegen/lower_reduce.h"
@@ -55,6 +55,14 @@ typedef struct Places {
     bool whole;
 } Places;
 
+/* What is added up and needed itself. */
+static void store_domain(Columns *c, LoopIdx at, const LoopIdx *index) {
+    const Graph *g = c->r->b->body;
+    for (int i = 0; i < g->nout; i++)
+        if (reduce_is_domain_result(c->r, i))
+            loop_store(c->r->k, c->r->b->out[i], at, lower_body_value(c->r->b, g->out[i], index));
+}
+
 static void add_place(void *data, LoopIdx turn) {
     const Places *p = data;
     Columns *c = p->c;
@@ -71,6 +79,7 @@ static void add_place(void *data, LoopIdx turn) {
     at = loop_idx_add(k, loop_idx_add(k, at, c->place), lane);
     reduce_domain_index(r, at, index);
     for (int i = 0; i < r->n; i++) add(c, i, lane, lower_body_value(r->b, r->red[i]->in[0], index));
+    store_domain(c, at, index);
     lower_space_close(k, depth);
 }
 
@@ -148,8 +157,14 @@ static void finish(Columns *c) {
     int depth = r->k->depth;
     LoopIdx lane = open_first_row(c);
     for (int i = 0; i < r->n; i++) lower_body_bind(r->b, r->red[i]->out, folded(c, i, lane));
-    reduce_result_index(r, result_at(c, lane), index);
-    lower_body_store_all(r->b, index);
+    LoopIdx at = result_at(c, lane);
+    reduce_result_index(r, at, index);
+    const Graph *g = r->b->body;
+    LoopVal *v = ARENA_ARRAY(r->b->ctx->arena, LoopVal, g->nout); /* all loads before any store */
+    for (int i = 0; i < g->nout; i++)
+        if (!reduce_is_domain_result(r, i)) v[i] = lower_body_value(r->b, g->out[i], index);
+    for (int i = 0; i < g->nout; i++)
+        if (!reduce_is_domain_result(r, i)) loop_store(r->k, r->b->out[i], at, v[i]);
     lower_space_close(r->k, depth);
 }
 
@@ -214,15 +229,32 @@ static LoopIdx open_blocks(Columns *c, LoopIdx *tile, int64_t *tiles) {
     c->column = loop_idx_scale(k, in_tile, c->s.vector);
     LoopIdx unit = loop_idx_scale(k, loop_idx_mod(k, *tile, across), c->s.group);
     unit = loop_let(k, loop_idx_add(k, unit, in_tile), across * c->s.group);
-    if (across * c->s.group > units) c->valid = loop_range(k, unit, 0, units);
+    if (across * c->s.group > units) {
+        /* Threads beyond the last column look at it, too: loads that every result needs stand
+         * before the condition. */
+        c->valid = loop_range(k, unit, 0, units);
+        LoopVal arg[3] = {c->valid, loop_index(k, unit),
+                          loop_const(k, DT_i32, (double)(units - 1))};
+        unit = loop_idx_val(k, loop_op(k, OP_select, DT_i32, 3, arg), 0, units - 1);
+    }
     c->place = loop_idx_scale(k, unit, c->s.vector);
     return piece;
+}
+
+/* A result of the domain's shape never lies on an operand (place.h), so loads may overtake stores.
+ */
+static void part_domain(Reduce *r) {
+    const TypeTable *types = r->b->body->mod->types;
+    int64_t elems = type_elems(types, val_type(r->b->body, r->red[0]->in[0]));
+    for (int i = 1; i <= r->k->nparam; i++)
+        if (r->k->buf.data[i].elems == elems) r->k->buf.data[i].shared = false;
 }
 
 void lower_cuda_columns(Reduce *r) {
     LoopKernel *k = r->k;
     Arena *arena = r->b->ctx->arena;
     Columns c = {.r = r, .s = split_cuda_reduce(r->b->body, r->red[0])};
+    if (c.s.units > 1) part_domain(r);
     c.rows = c.s.threads / c.s.group;
     c.wide = c.s.group * c.s.vector;
     c.acc = ARENA_ARRAY(arena, LoopBuf, r->n);

@@ -58,8 +58,13 @@ static int lanes_for(int64_t n) {
 bool split_reduce_is_flat(const Graph *body, const Node *first) {
     const TypeTable *tt = body->mod->types;
     int64_t elems = type_elems(tt, val_type(body, first->out));
-    for (int i = 0; i < body->nout; i++)
-        if (type_elems(tt, val_type(body, body->out[i])) != elems) return false;
+    const Attr *axes = node_attr(first, ATTR_axes);
+    bool columns = axes->n > 0 && axes->v[axes->n - 1] != val_info(body, first->in[0])->ndim - 1;
+    int64_t domain = columns ? type_elems(tt, val_type(body, first->in[0])) : elems;
+    for (int i = 0; i < body->nout; i++) {
+        int64_t own = type_elems(tt, val_type(body, body->out[i]));
+        if (own != elems && own != domain) return false;
+    }
     bool after = false; // a value may depend on a reduction only once all reductions are made
     for (int i = 0; i < body->nnode; i++) {
         const Node *n = body->node[i];

@@ -285,7 +285,8 @@ typedef struct MatmulSplit {
 MatmulSplit split_matmul(const Graph *body, const Node *matmul);
 int64_t split_matmul_workspace(const Graph *body, const Node *matmul);
 
-/* Whether every result of a body of reductions is smaller than the domain, sums are f32 (the
+/* Whether every result of a body of reductions is smaller than the domain (columns may be stored on
+ * the way), sums are f32 (the
  * workspace's type) and no reduction depends on another. */
 bool split_reduce_is_flat(const Graph *body, const Node *first);
 

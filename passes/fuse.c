@@ -16,6 +16,7 @@
  * expensive is computed twice.
  */
 #include "passes/fuse.h"
+#include "ir/module.h"
 
 #include <string.h>
 
@@ -286,7 +287,24 @@ static bool wants(const Fuse *f, int a, int b, int index) {
     return true;
 }
 
+/* A bias's gradient adds up columns of what an elementwise kernel for the input's gradient makes:
+ * it goes along, and so runs with that (phase I), under any schedule. */
+static void join_gradient(Fuse *f, int index) {
+    int mine = f->group[index];
+    FuseChain c = fuse_chain(f, f->g->node[index]->in[0]);
+    int made_by = c.root.id != 0 && fuse_chain_is_flat(&c) ? fuse_node_index(f, c.root) : -1;
+    FuseForm form;
+    if (f->g->mod->target != TARGET_cuda || f->phase[index] != PHASE_W || made_by < 0) return;
+    if (f->phase[made_by] != PHASE_I || f->group[made_by] < 0 || f->groups[mine].n != 1) return;
+    const FuseGroup *maker = &f->groups[f->group[made_by]];
+    if (!fuse_form(f, maker->node, maker->n, &form) || form.kind != FORM_map) return;
+    f->phase[index] = f->groups[mine].phase = PHASE_I;
+    if (!try_merge(f, f->group[made_by], mine, index))
+        f->phase[index] = f->groups[mine].phase = PHASE_W;
+}
+
 static void join_producers(Fuse *f, int index) {
+    if (f->class[index] == FUSE_reduce) join_gradient(f, index);
     int producer[FUSE_INPUTS_MAX];
     int n = find_producers(f, index, producer, FUSE_INPUTS_MAX);
     for (int i = 0; i < n; i++)

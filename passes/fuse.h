@@ -94,7 +94,8 @@ bool fuse_reshape_is_simple(const FuseShape *from, const FuseShape *to);
 typedef enum FuseFormKind {
     FORM_map,
     FORM_rows,    /* reductions over trailing axes; results of the domain's or the kept shape */
-    FORM_columns, /* reductions over other axes, or over all; results of the kept shape only */
+    FORM_columns, /* reductions over other axes, or over all; results of the kept shape only, on
+                   * CUDA also of the domain's where the innermost axis is kept */
     FORM_anchor
 } FuseFormKind;
 

@@ -6,6 +6,7 @@
  * never between two nodes of a kernel, but for one case: what a row reduction made may be broadcast
  * back into the rows. See fuse.h for the forms.
  */
+#include "ir/module.h"
 #include "passes/fuse.h"
 
 #include <string.h>
@@ -217,6 +218,14 @@ static bool is_read_outside(const Check *c, int index) {
     return false;
 }
 
+/* A kernel of column sums that may also store what it adds up: CUDA's, where the innermost axis is
+ * kept and every element is met once. */
+static bool columns_store(const Check *c) {
+    const FuseForm *form = c->form;
+    return c->f->g->mod->target == TARGET_cuda && form->kept.ndim > 0 &&
+           form->axes[form->naxes - 1] != form->domain.ndim - 1;
+}
+
 bool fuse_form(const Fuse *f, const int *node, int n, FuseForm *form) {
     Check c = {.f = f, .node = node, .n = n, .form = form};
     if (!set_form(&c)) return false;
@@ -224,7 +233,8 @@ bool fuse_form(const Fuse *f, const int *node, int n, FuseForm *form) {
     for (int i = 0; i < n; i++) {
         if (!check_node(&c, node[i])) return false;
         FuseShape s;
-        if (form->kind != FORM_columns || f->class[node[i]] == FUSE_reduce) continue;
+        if (form->kind != FORM_columns || f->class[node[i]] == FUSE_reduce || columns_store(&c))
+            continue;
         if (fuse_form_shape(f, form, node[i], &s) && is_domain(&c, &s) &&
             is_read_outside(&c, node[i]))
             return false;
