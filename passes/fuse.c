@@ -426,8 +426,9 @@ static Graph *fuse_graph(const Graph *g, PassContext *ctx, bool top) {
     bool fusing = !ctx->options->no_fuse;
     if (fusing && top) fuse_early(&f);
     make_groups(&f);
-    for (int i = 0; i < g->nnode && fusing; i++) {
+    for (int i = 0; i < g->nnode; i++) {
         if (f.class[i] == FUSE_inline || f.class[i] == FUSE_repeat) continue;
+        if (!fusing && !fuse_attention_rounds(&f, i)) continue;
         join_producers(&f, i);
         if (f.class[i] == FUSE_reduce)
             join_siblings(&f, i);

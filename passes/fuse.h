@@ -132,6 +132,9 @@ Graph *fuse_attention_results(const Graph *g, Arena *scratch);
 /* Once nodes have classes: operands that cannot be read in place are stored. */
 void fuse_attention_operands(Fuse *f);
 
+/* Node i rounds a result of attention: that is how attention's kernel stores it, alone or fused. */
+bool fuse_attention_rounds(const Fuse *f, int i);
+
 /* Whether attention and the other nodes are one kernel: these only say where its results go. */
 bool fuse_attention_allows(const Fuse *f, const int *node, int n, int anchor);
 

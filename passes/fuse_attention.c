@@ -25,6 +25,12 @@ static bool is_rounding(const Graph *g, const Node *n) {
            val_info(g, n->out)->dtype == DT_bf16;
 }
 
+bool fuse_attention_rounds(const Fuse *f, int i) {
+    const Node *n = f->g->node[i],
+               *made_by = is_rounding(f->g, n) ? val_node(f->g, n->in[0]) : NULL;
+    return made_by != NULL && is_attention(made_by);
+}
+
 /* ---- one layout of a result ------------------------------------------------------------- */
 
 /* A transpose that reads attention's result v, perhaps rounded, among nodes before `end`; NULL when
