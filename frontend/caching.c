@@ -170,7 +170,7 @@ static Val mask_later(Lower *l, Val scores) {
     const TypeInfo *t = val_info(l->b.g, scores);
     Type type = type_intern(l->mod->types, DT_bool, t->ndim, t->dim);
     Val wide = build_broadcast(&l->b, l->caching.seen, type, &last);
-    return build3(&l->b, OP_select, wide, scores, build_scalar_like(&l->b, -INFINITY, scores));
+    return build3(&l->b, OP_select, wide, scores, build_scalar_like(&l->b, -HUGE_VAL, scores));
 }
 
 Val caching_attend(Lower *l, const Value qkv[3], double scale, Span span) {
