@@ -1,6 +1,6 @@
 """gpt2_cpu.py - GPT-2 124M on the CPU in f32: PyTorch eager and compiled against our executable.
 
-usage: gpt2_cpu.py [--threads 2] [--rounds 3] [--steps 4] [--cpu-time] [--json] [EXECUTABLE]
+usage: gpt2_cpu.py [--threads 2] [--rounds 3] [--steps 4] [--no-compile] [--json] [EXECUTABLE]
 
 A step is forward, cross-entropy, backward, clipping and AdamW on a batch of 4 rows of 64 random
 tokens. EXECUTABLE is made by
@@ -8,13 +8,11 @@ tokens. EXECUTABLE is made by
         -D train.dtype=f32 -D eval.B=4
 The sides take turns in one run; each round gives the median of its steps (EXECUTABLE: `bench
 --steps N --json`) and the figure of a side is the median over rounds. The ratio is the faster
-PyTorch over ours. --cpu-time takes processor time instead of wall time, for one thread on a machine
-that others use too. Needs torch; nothing else of the project does.
+PyTorch over ours. Needs torch, and a machine that nobody else uses; nothing else of the project does.
 """
-import argparse, json, os, resource, statistics, subprocess, sys, time
+import argparse, json, os, statistics, subprocess, sys, time
 
 BATCH, LENGTH, WIDTH, HEADS, LAYERS, VOCABULARY, CONTEXT = 4, 64, 768, 12, 12, 50257, 1024
-WARM_UP = 5  # of `bench`
 
 
 def parse():
@@ -23,7 +21,6 @@ def parse():
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--steps", type=int, default=4)
-    p.add_argument("--cpu-time", action="store_true", help="processor time; one thread")
     p.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     p.add_argument("--json", action="store_true", help="one line of JSON instead of a table")
     return p.parse_args()
@@ -93,60 +90,48 @@ def torch_sides(threads, compiled):
     return torch.__version__, sides
 
 
-def median_ms(step, n, clock):
+def median_ms(step, n):
     times = []
     for _ in range(n):
-        t = clock()
+        t = time.perf_counter()
         step()
-        times.append((clock() - t) * 1e3)
+        times.append((time.perf_counter() - t) * 1e3)
     return statistics.median(times)
 
 
-def run_ours(executable, threads, steps):
+def ours_ms(executable, threads, steps):
     command = [executable, "bench", "--steps", str(steps), "--threads", str(threads), "--json"]
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
     out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    now = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
-    return json.loads(out.strip().splitlines()[-1])["ms_per_step"], cpu * 1e3
-
-
-def ours_ms(executable, threads, steps, cpu_time):
-    if not cpu_time:
-        return run_ours(executable, threads, steps)[0]
-    short, long = (run_ours(executable, threads, n)[1] for n in (1, 1 + steps))
-    return (long - short) / steps
+    return json.loads(out.strip().splitlines()[-1])["ms_per_step"]
 
 
 def main():
     a = parse()
     version, sides = torch_sides(a.threads, not a.no_compile)
-    clock = time.process_time if a.cpu_time else time.perf_counter
     for name, step in list(sides.items()):
         try:
-            median_ms(step, 2, clock)  # warm-up; compiles
-        except Exception as e:         # torch.compile needs a C++ compiler
+            median_ms(step, 2)  # warm-up; compiles
+        except Exception as e:  # torch.compile needs a C++ compiler
             print(f"{name} left out: {e}", file=sys.stderr)
             del sides[name]
-    runs = {name: (lambda step=step: median_ms(step, a.steps, clock))
+    runs = {name: (lambda step=step: median_ms(step, a.steps))
             for name, step in sides.items()}
     if a.executable:
         path = os.path.abspath(a.executable)
-        runs["infinic"] = lambda: ours_ms(path, a.threads, a.steps, a.cpu_time)
+        runs["infinic"] = lambda: ours_ms(path, a.threads, a.steps)
     rounds = {name: [] for name in runs}
     for _ in range(a.rounds):
         for name, run in runs.items():
             rounds[name].append(run())
     ms = {name: statistics.median(v) for name, v in rounds.items()}
     result = {"threads": a.threads, "batch": BATCH, "length": LENGTH, "torch": version,
-              "cpu_time": a.cpu_time, "ms_per_step": ms}
+              "ms_per_step": ms}
     if a.executable:
         result["ratio"] = min(ms[s] for s in sides) / ms["infinic"]
     if a.json:
         print(json.dumps(result))
         return
-    print(f"GPT-2 124M, {BATCH} x {LENGTH} tokens, {a.threads} threads, PyTorch {version}"
-          + (", processor time" if a.cpu_time else ""))
+    print(f"GPT-2 124M, {BATCH} x {LENGTH} tokens, {a.threads} threads, PyTorch {version}")
     for name, v in ms.items():
         print(f"  {name:18s} {v:9.1f} ms a step  {BATCH * LENGTH / v * 1e3:7.1f} tokens/s   rounds "
               + " ".join(f"{r:.0f}" for r in rounds[name]))
