@@ -12,6 +12,13 @@ static const Node *find_anchor(const Graph *body) {
     loop_broken(__FILE__, __LINE__, "an attention kernel without attention");
 }
 
+/* What lies in memory beside lse has one dtype. */
+static void check_dtypes(const AttentionSpec *s) {
+    const AttentionView *all[] = {&s->q, &s->k, &s->v, &s->out, &s->dout, &s->dq, &s->dk, &s->dv};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        LOOP_ASSERT(all[i]->arg < 0 || s->arg_dtype[all[i]->arg] == s->dtype);
+}
+
 /* [B, H, T, K], or [B, H, T] with ndim 3. */
 static AttentionView make_view(int arg, const View *v, int ndim) {
     LOOP_ASSERT(v->ndim == ndim && (ndim == 3 || v->stride[3] == 1 || v->dim[3] == 1));
@@ -60,6 +67,7 @@ AttentionSpec attention_spec(const Graph *body, uint64_t loose) {
         s.out = result_view(body, n, 0, 4);
         s.lse = result_view(body, n, 1, 3);
         s.dout = s.dq = s.dk = s.dv = (AttentionView){.arg = -1};
+        check_dtypes(&s);
         return s;
     }
     s.out = operand_view(body, n, 3, 4);
@@ -68,5 +76,6 @@ AttentionSpec attention_spec(const Graph *body, uint64_t loose) {
     s.dq = result_view(body, n, 0, 4);
     s.dk = result_view(body, n, 1, 4);
     s.dv = result_view(body, n, 2, 4);
+    check_dtypes(&s);
     return s;
 }

@@ -101,8 +101,9 @@ static Dtype stored_dtype(const Fuse *f, Val v) {
     return val_info(f->g, root.id != 0 ? root : v)->dtype;
 }
 
-/* Each value of rank 4 that n makes is rounded by its one reader. */
-static bool results_are_rounded(const Fuse *f, const Node *n) {
+/* Each value of rank 4 that node `index` makes is rounded by its one reader, in the same phase. */
+static bool results_are_rounded(const Fuse *f, int index) {
+    const Node *n = f->g->node[index];
     for (int r = 0; r < n->nout; r++) {
         Val v = node_out(n, r);
         int readers = 0, rounded = 0;
@@ -111,7 +112,7 @@ static bool results_are_rounded(const Fuse *f, const Node *n) {
             for (int k = 0; k < f->g->node[i]->nin; k++) {
                 if (f->g->node[i]->in[k].id != v.id) continue;
                 readers++;
-                rounded += is_rounding(f->g, f->g->node[i]);
+                rounded += is_rounding(f->g, f->g->node[i]) && f->phase[i] == f->phase[index];
             }
         for (int i = 0; i < f->g->nout; i++) readers += f->g->out[i].id == v.id;
         if (readers > 1 || rounded < readers) return false;
@@ -123,7 +124,7 @@ void fuse_attention_operands(Fuse *f) {
     for (int i = 0; i < f->g->nnode; i++) {
         const Node *n = f->g->node[i];
         if (!is_attention(n)) continue;
-        bool half = f->g->mod->target == TARGET_cuda && results_are_rounded(f, n);
+        bool half = f->g->mod->target == TARGET_cuda && results_are_rounded(f, i);
         for (int k = 0; k < n->nin && half; k++)
             half = is_plain(f->g, n->in[k]) ||
                    (is_in_place(f, n->in[k]) && stored_dtype(f, n->in[k]) == DT_bf16);
