@@ -6,7 +6,7 @@ root=$PWD
 program=$(readlink -f "$INFINIC")
 
 # The indented lines of the section, comments cut off.
-sed -n '/^## A language model/,/^## The house/{s/^    //p}' README.md | sed 's/  *# .*//' > "$work/commands"
+sed -n '/^## A language model/,/^## Text/{s/^    //p}' README.md | sed 's/  *# .*//' > "$work/commands"
 check "the README has three commands" test "$(wc -l < "$work/commands")" = 3
 mkdir "$work/readme"
 cp -r LICENSE models "$work/readme/"
