@@ -49,7 +49,9 @@ static const FunctionSpec table[] = {
     {"einsum", "spec: str, x: tensor, y: tensor?", fn_einsum, OP_matmul, false},
     {"attention", "q: tensor, k: tensor, v: tensor, causal: bool = false, scale: positive?",
      fn_attention, OP_none, false},
-    {"rope", "x: tensor, theta: positive, style: word(half|interleaved), scaling: positive = 1",
+    {"rope",
+     "x: tensor, theta: positive, style: word(half|interleaved), scaling: positive = 1, "
+     "original: count?, low: positive = 1, high: positive = 4",
      fn_rope, OP_none, false},
     {"cross_entropy", "logits: tensor, targets: tensor, ignore: int = -100", fn_cross_entropy,
      OP_cross_entropy, false},

@@ -148,9 +148,32 @@ Value fn_attention(Lower *l, const Call *c) {
 
 /* --- rope --- */
 
+enum { ROPE_x, ROPE_theta, ROPE_style, ROPE_scaling, ROPE_original, ROPE_low, ROPE_high };
+
+static Val number(Lower *l, double value, Type type) { return build_const(&l->b, value, type); }
+
+/* LLaMA 3.1's frequencies: those that turn fewer than `low` times in the original context are
+ * divided by `scaling`, those that turn more than `high` times are kept, between them it is a
+ * blend. Source: Hugging Face transformers, _compute_llama3_parameters. */
+static Val scale_frequencies(Lower *l, const Call *c, Val frequency, Type table) {
+    double scaling = c->arg[ROPE_scaling].number, low = c->arg[ROPE_low].number,
+           high = c->arg[ROPE_high].number, original = (double)c->arg[ROPE_original].dim.value;
+    Builder *b = &l->b;
+    Val turns = build2(b, OP_mul, frequency, number(l, original / (2 * M_PI), table));
+    Val share = build2(b, OP_sub, turns, number(l, low, table));
+    share = build2(b, OP_mul, share, number(l, 1 / (high - low), table));
+    share = build2(b, OP_max, share, number(l, 0, table));
+    share = build2(b, OP_min, share, number(l, 1, table));
+    Val slow = build2(b, OP_div, frequency, number(l, scaling, table));
+    Val rest = build2(b, OP_sub, number(l, 1, table), share);
+    return build2(b, OP_add, build2(b, OP_mul, rest, slow), build2(b, OP_mul, share, frequency));
+}
+
 /* cos and sin of position * theta^(-2i/K): f32 [T, K/2] each. */
-static void rope_tables(Lower *l, int64_t length, int64_t half, double theta, double scaling,
-                        Val *cosine, Val *sine) {
+static void rope_tables(Lower *l, const Call *c, int64_t length, int64_t half, Val *cosine,
+                        Val *sine) {
+    double theta = c->arg[ROPE_theta].number, scaling = c->arg[ROPE_scaling].number;
+    bool blended = c->arg[ROPE_original].kind != VALUE_none;
     int64_t dims[2] = {length, half};
     Type index = type_intern(l->mod->types, DT_i32, 2, dims),
          table = type_intern(l->mod->types, DT_f32, 2, dims);
@@ -159,8 +182,10 @@ static void rope_tables(Lower *l, int64_t length, int64_t half, double theta, do
     Val t = build_cast(&l->b, place, DT_f32);
     Val i = build_cast(&l->b, graph_add(&l->b, OP_iota, 0, NULL, 1, &column, index)->out, DT_f32);
     Val power = build2(&l->b, OP_mul, i, build_const(&l->b, -log(theta) / (double)half, table));
-    Val angle = build2(&l->b, OP_mul, t, build1(&l->b, OP_exp, power));
-    if (scaling != 1.0)
+    Val frequency = build1(&l->b, OP_exp, power);
+    if (blended) frequency = scale_frequencies(l, c, frequency, table);
+    Val angle = build2(&l->b, OP_mul, t, frequency);
+    if (scaling != 1.0 && !blended)
         angle = build2(&l->b, OP_mul, angle, build_const(&l->b, 1.0 / scaling, table));
     *cosine = build1(&l->b, OP_cos, angle);
     *sine = build1(&l->b, OP_sin, angle);
@@ -182,7 +207,7 @@ static Val rope_turn(Lower *l, Val x, Val cosine, Val sine, bool interleaved) {
 
 Value fn_rope(Lower *l, const Call *c) {
     const Value *x = &c->arg[0];
-    bool interleaved = c->arg[2].s[0] == 'i';
+    bool interleaved = c->arg[ROPE_style].s[0] == 'i';
     if (!want_ndim(l, x, 2, NDIM_MAX - 1, "rope", c->span) || !want_float(l, x, "rope", c->span))
         return (Value){0};
     Dim size = x->dims[x->ndim - 1];
@@ -192,8 +217,12 @@ Value fn_rope(Lower *l, const Call *c) {
         return (Value){0};
     }
     Val cosine, sine;
-    rope_tables(l, x->dims[x->ndim - 2].value, size.value / 2, c->arg[1].number, c->arg[3].number,
-                &cosine, &sine);
+    if (c->arg[ROPE_low].number >= c->arg[ROPE_high].number) {
+        lower_error(l, E019, c->span, "rope: low must be below high, got %g and %g",
+                    c->arg[ROPE_low].number, c->arg[ROPE_high].number);
+        return (Value){0};
+    }
+    rope_tables(l, c, x->dims[x->ndim - 2].value, size.value / 2, &cosine, &sine);
     if (x->dtype != DT_f32) {
         cosine = build_cast(&l->b, cosine, x->dtype);
         sine = build_cast(&l->b, sine, x->dtype);

@@ -31,9 +31,21 @@ def attend(q, k, val, causal, scale=None):
                                           is_causal=causal, scale=scale)
 
 
-def rope(t, theta, style, scaling=1.0):
+def llama3(inverse, factor, original, low=1.0, high=4.0):
+    """Of Hugging Face transformers, _compute_llama3_parameters, in its own steps."""
+    wavelength = 2 * torch.pi / inverse
+    scaled = torch.where(wavelength > original / low, inverse / factor, inverse)
+    smooth = (original / wavelength - low) / (high - low)
+    blend = (1 - smooth) * scaled / factor + smooth * scaled
+    medium = ~(wavelength < original / high) * ~(wavelength > original / low)
+    return torch.where(medium, blend, scaled)
+
+
+def rope(t, theta, style, scaling=1.0, original=None):
     length, size = t.shape[-2], t.shape[-1]
     inverse = theta ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
+    if original:
+        inverse, scaling = llama3(inverse, scaling, original), 1.0
     angle = torch.outer(torch.arange(length, dtype=torch.float64) / scaling, inverse)
     if style == "interleaved":
         turned = torch.view_as_complex(t.reshape(*t.shape[:-1], -1, 2).contiguous()) * torch.polar(torch.ones_like(angle), angle)
@@ -84,6 +96,8 @@ cases = [
      F.scaled_dot_product_attention(p, p, p, is_causal=True, scale=0.3)),
     ('rope(p, 10000, style = "half")', rope(p, 10000.0, "half")),
     ('rope(p, 5e5, style = "interleaved", scaling = 4)', rope(p, 5e5, "interleaved", 4.0)),
+    ('rope(p, 10, style = "half", scaling = 8, original = 16)', rope(p, 10.0, "half", 8.0, 16)),
+    ('rope(p, 10, style = "half", scaling = 8, original = 64)', rope(p, 10.0, "half", 8.0, 64)),
     ("cross_entropy(x, c)", F.cross_entropy(logits, c.flatten())),
     ("cross_entropy(x, where(c > 3, c * 0 - 1, c), ignore = -1)",
      F.cross_entropy(logits, torch.where(c > 3, -1, c).flatten(), ignore_index=-1)),
