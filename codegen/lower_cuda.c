@@ -53,13 +53,21 @@ static int threads_for(int64_t units) {
     return threads;
 }
 
+LoopIdx lower_cuda_open_unrolled(LoopKernel *k, int64_t n) {
+    return loop_idx_axis(k, loop_open(k, LOOP_unroll, n, LOOP_NO_BOUND));
+}
+
+LoopIdx lower_cuda_at(LoopKernel *k, LoopIdx a, int64_t by, LoopIdx b) {
+    return loop_idx_add(k, loop_idx_scale(k, a, by), b);
+}
+
 LoopIdx lower_cuda_open_units(LoopKernel *k, int64_t n, int each) {
     LoopIdx block, thread;
     int threads = threads_for(lower_ceil_div(n, each));
     lower_cuda_open(k, lower_ceil_div(n, (int64_t)threads * each), threads, &block, &thread);
     LoopIdx unit = loop_idx_add(k, loop_idx_scale(k, block, threads * each), thread);
     if (each > 1) {
-        LoopIdx j = loop_idx_axis(k, loop_open(k, LOOP_unroll, each, LOOP_NO_BOUND));
+        LoopIdx j = lower_cuda_open_unrolled(k, each);
         unit = loop_idx_add(k, unit, loop_idx_scale(k, j, threads));
     }
     if (loop_idx_info(k, unit)->high >= n) return lower_cuda_open_below(k, unit, n);

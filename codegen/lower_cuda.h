@@ -23,6 +23,12 @@ LoopIdx lower_cuda_open_units(LoopKernel *k, int64_t n, int each);
 /* An `if` around what follows when index may reach n; returns the index known to be less. */
 LoopIdx lower_cuda_open_below(LoopKernel *k, LoopIdx index, int64_t n);
 
+/* Opens a loop of n turns that is written out; returns the turn. */
+LoopIdx lower_cuda_open_unrolled(LoopKernel *k, int64_t n);
+
+/* a * by + b */
+LoopIdx lower_cuda_at(LoopKernel *k, LoopIdx a, int64_t by, LoopIdx b);
+
 /* Opens a loop over [0, n) in order: at once when n is small, else `together` turns at a time, so
  * that their loads are under way together; then `body` is called a second time for the rest. */
 typedef void CudaTurnFn(void *data, LoopIdx turn);

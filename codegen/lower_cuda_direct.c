@@ -21,15 +21,6 @@ typedef struct Direct {
     LoopBuf x, w, sum, inputs, taps;
 } Direct;
 
-static LoopIdx open_unrolled(LoopKernel *k, int64_t n) {
-    return loop_idx_axis(k, loop_open(k, LOOP_unroll, n, LOOP_NO_BOUND));
-}
-
-/* a * by + b */
-static LoopIdx at2(LoopKernel *k, LoopIdx a, int64_t by, LoopIdx b) {
-    return loop_idx_add(k, loop_idx_scale(k, a, by), b);
-}
-
 /* --- loading --- */
 
 static void load_input(Direct *d, LoopIdx channel) {
@@ -62,17 +53,17 @@ static void load_weights(Direct *d, LoopIdx channel) {
     int64_t together = WEIGHTS_TOGETHER;
     while (count % together != 0) together--;
     int depth = k->depth;
-    LoopIdx u = open_unrolled(k, lower_ceil_div(run, k->threads));
-    u = lower_cuda_open_below(k, at2(k, u, k->threads, d->thread), run);
+    LoopIdx u = lower_cuda_open_unrolled(k, lower_ceil_div(run, k->threads));
+    u = lower_cuda_open_below(k, lower_cuda_at(k, u, k->threads, d->thread), run);
     u = loop_let(k, u, run);
     LoopIdx in = loop_let(k, loop_idx_div(k, u, taps), run / taps);
     LoopIdx tap = loop_idx_mod(k, u, taps);
     LoopIdx outer = loop_idx_axis(k, loop_open(k, LOOP_serial, count / together, LOOP_NO_BOUND));
-    LoopIdx v = at2(k, outer, together, open_unrolled(k, together));
+    LoopIdx v = lower_cuda_at(k, outer, together, lower_cuda_open_unrolled(k, together));
     LoopIdx row = loop_idx_add(k, s->turned ? channel : d->first, v);
-    LoopIdx from = at2(k, row, inner * taps, u);
+    LoopIdx from = lower_cuda_at(k, row, inner * taps, u);
     from = loop_idx_add(k, from, loop_idx_scale(k, s->turned ? d->first : channel, taps));
-    LoopIdx to = at2(k, s->turned ? in : v, s->w_pitch, tap);
+    LoopIdx to = lower_cuda_at(k, s->turned ? in : v, s->w_pitch, tap);
     to = loop_idx_add(k, to, loop_idx_scale(k, s->turned ? v : in, s->taps));
     loop_store(k, d->w, to, loop_load(k, lower_body_input(d->b, d->anchor->in[1]), from));
     lower_space_close(k, depth);
@@ -83,9 +74,9 @@ static void load_weights(Direct *d, LoopIdx channel) {
 /* `quads` times four neighbours of shared memory, from `from` on, into registers at `to`. */
 static void load_quads(LoopKernel *k, LoopBuf shared, LoopIdx from, LoopBuf regs, LoopIdx to,
                        int64_t quads) {
-    LoopIdx q = open_unrolled(k, quads);
+    LoopIdx q = lower_cuda_open_unrolled(k, quads);
     LoopIdx lane = loop_idx_axis(k, loop_open(k, LOOP_vector, QUAD, LOOP_NO_BOUND));
-    LoopIdx at = at2(k, q, QUAD, lane);
+    LoopIdx at = lower_cuda_at(k, q, QUAD, lane);
     loop_store(k, regs, loop_idx_add(k, to, at), loop_load(k, shared, loop_idx_add(k, from, at)));
     loop_close(k);
     loop_close(k);
@@ -95,24 +86,24 @@ static void load_quads(LoopKernel *k, LoopBuf shared, LoopIdx from, LoopBuf regs
 static void multiply_channel(Direct *d, LoopIdx c) {
     LoopKernel *k = d->k;
     const CudaConv *s = &d->s;
-    LoopIdx j = open_unrolled(k, s->channels);
-    LoopIdx from = at2(k, j, s->groups, d->group);
+    LoopIdx j = lower_cuda_open_unrolled(k, s->channels);
+    LoopIdx from = lower_cuda_at(k, j, s->groups, d->group);
     from = loop_idx_add(k, loop_idx_scale(k, from, s->w_pitch), loop_idx_scale(k, c, s->taps));
     load_quads(k, d->w, from, d->taps, loop_idx_scale(k, j, s->taps), s->taps / QUAD);
     loop_close(k);
-    LoopIdx y = open_unrolled(k, s->kh);
+    LoopIdx y = lower_cuda_open_unrolled(k, s->kh);
     int64_t quads = lower_ceil_div(s->span, QUAD);
-    from = at2(k, d->pixel, s->pitch, loop_idx_scale(k, y, s->tiles * s->pitch));
+    from = lower_cuda_at(k, d->pixel, s->pitch, loop_idx_scale(k, y, s->tiles * s->pitch));
     from = loop_idx_add(k, from, loop_idx_scale(k, c, s->rows_in * s->tiles * s->pitch));
     load_quads(k, d->x, from, d->inputs, loop_idx(k, 0), quads);
-    LoopIdx x = open_unrolled(k, s->kw);
-    j = open_unrolled(k, s->channels);
-    LoopIdx p = open_unrolled(k, s->pixels);
-    LoopIdx tap = at2(k, y, s->kw, x);
+    LoopIdx x = lower_cuda_open_unrolled(k, s->kw);
+    j = lower_cuda_open_unrolled(k, s->channels);
+    LoopIdx p = lower_cuda_open_unrolled(k, s->pixels);
+    LoopIdx tap = lower_cuda_at(k, y, s->kw, x);
     if (s->turned) tap = loop_idx_plus(k, loop_idx_scale(k, tap, -1), s->kh * s->kw - 1);
-    LoopVal w = loop_load(k, d->taps, at2(k, j, s->taps, tap));
+    LoopVal w = loop_load(k, d->taps, lower_cuda_at(k, j, s->taps, tap));
     LoopVal v = loop_load(k, d->inputs, loop_idx_add(k, p, x));
-    LoopIdx at = at2(k, j, s->pixels, p);
+    LoopIdx at = lower_cuda_at(k, j, s->pixels, p);
     loop_store(k, d->sum, at, loop_fma(k, v, w, loop_load(k, d->sum, at)));
     for (int i = 0; i < 4; i++) loop_close(k);
 }
@@ -120,7 +111,7 @@ static void multiply_channel(Direct *d, LoopIdx c) {
 static void multiply(Direct *d) {
     LoopKernel *k = d->k;
     const CudaConv *s = &d->s;
-    LoopIdx i = open_unrolled(k, s->channels * s->pixels);
+    LoopIdx i = lower_cuda_open_unrolled(k, s->channels * s->pixels);
     loop_store(k, d->sum, i, loop_const(k, DT_f32, 0));
     loop_close(k);
     int64_t chunks = s->sum / s->chunk;
@@ -149,10 +140,10 @@ static void stage_results(Direct *d) {
     if (d->active.id) loop_open_if(k, d->active);
     LoopIdx row = loop_let(k, loop_idx_div(k, d->pixel, s->tiles), s->rows);
     LoopIdx tile = loop_let(k, loop_idx_mod(k, d->pixel, s->tiles), s->tiles);
-    LoopIdx j = open_unrolled(k, s->channels);
-    LoopIdx o = lower_cuda_open_below(k, at2(k, j, s->groups, d->group), s->outs);
-    LoopIdx q = open_unrolled(k, quads ? s->pixels / QUAD : s->pixels), p = q;
-    LoopIdx x = at2(k, tile, s->pixels, quads ? loop_idx_scale(k, q, QUAD) : q);
+    LoopIdx j = lower_cuda_open_unrolled(k, s->channels);
+    LoopIdx o = lower_cuda_open_below(k, lower_cuda_at(k, j, s->groups, d->group), s->outs);
+    LoopIdx q = lower_cuda_open_unrolled(k, quads ? s->pixels / QUAD : s->pixels), p = q;
+    LoopIdx x = lower_cuda_at(k, tile, s->pixels, quads ? loop_idx_scale(k, q, QUAD) : q);
     if (quads) {
         if (s->tiles * s->pixels > s->wo) {
             LoopIdx quad = lower_cuda_open_below(k, loop_idx_div(k, x, QUAD), s->wo / QUAD);
@@ -160,12 +151,12 @@ static void stage_results(Direct *d) {
         }
         LoopIdx lane = loop_idx_axis(k, loop_open(k, LOOP_vector, QUAD, LOOP_NO_BOUND));
         x = loop_idx_add(k, x, lane);
-        p = at2(k, q, QUAD, lane);
+        p = lower_cuda_at(k, q, QUAD, lane);
     } else {
         x = lower_cuda_open_below(k, x, s->wo);
     }
-    LoopIdx to = at2(k, o, s->out_pitch, at2(k, row, s->wo, x));
-    loop_store(k, d->x, to, loop_load(k, d->sum, at2(k, j, s->pixels, p)));
+    LoopIdx to = lower_cuda_at(k, o, s->out_pitch, lower_cuda_at(k, row, s->wo, x));
+    loop_store(k, d->x, to, loop_load(k, d->sum, lower_cuda_at(k, j, s->pixels, p)));
     lower_space_close(k, depth);
     loop_sync(k);
 }

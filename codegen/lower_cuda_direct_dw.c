@@ -21,15 +21,6 @@ typedef struct DirectDw {
     LoopBuf x, y, sum;
 } DirectDw;
 
-static LoopIdx open_unrolled(LoopKernel *k, int64_t n) {
-    return loop_idx_axis(k, loop_open(k, LOOP_unroll, n, LOOP_NO_BOUND));
-}
-
-/* a * by + b */
-static LoopIdx at2(LoopKernel *k, LoopIdx a, int64_t by, LoopIdx b) {
-    return loop_idx_add(k, loop_idx_scale(k, a, by), b);
-}
-
 static int64_t taps_of(const CudaConvDw *s) { return s->kh * s->kw; }
 
 /* --- loading --- */
@@ -90,36 +81,38 @@ static void multiply_run(DirectDw *d, LoopIdx run) {
     LoopIdx segment = loop_let(k, loop_idx_mod(k, run, s->segments), s->segments);
     LoopIdx col = loop_idx_scale(k, segment, s->run * QUAD);
     LoopIdx x_at =
-        loop_idx_add(k, at2(k, d->in, s->x_pitch, loop_idx_scale(k, row, s->x_row)), col);
-    LoopIdx y_at =
-        loop_idx_add(k, at2(k, d->group, s->y_pitch, loop_idx_scale(k, row, s->y_row)), col);
+        loop_idx_add(k, lower_cuda_at(k, d->in, s->x_pitch, loop_idx_scale(k, row, s->x_row)), col);
+    LoopIdx y_at = loop_idx_add(
+        k, lower_cuda_at(k, d->group, s->y_pitch, loop_idx_scale(k, row, s->y_row)), col);
     LoopBuf x = loop_reg(k, "inputs", DT_f32, s->kh * wide, 1);
     LoopBuf y = loop_reg(k, "outputs", DT_f32, s->channels * QUAD, 1);
     if (ahead) {
-        LoopIdx r = open_unrolled(k, s->kh), q = open_unrolled(k, ahead);
-        LoopIdx from = loop_idx_add(k, x_at, at2(k, r, s->x_row, loop_idx_scale(k, q, QUAD)));
-        load_quad(k, d->x, from, x, at2(k, r, wide, loop_idx_scale(k, q, QUAD)));
+        LoopIdx r = lower_cuda_open_unrolled(k, s->kh), q = lower_cuda_open_unrolled(k, ahead);
+        LoopIdx from =
+            loop_idx_add(k, x_at, lower_cuda_at(k, r, s->x_row, loop_idx_scale(k, q, QUAD)));
+        load_quad(k, d->x, from, x, lower_cuda_at(k, r, wide, loop_idx_scale(k, q, QUAD)));
         loop_close(k);
         loop_close(k);
     }
-    LoopIdx q = open_unrolled(k, s->run);
-    LoopIdx r = open_unrolled(k, s->kh);
+    LoopIdx q = lower_cuda_open_unrolled(k, s->run);
+    LoopIdx r = lower_cuda_open_unrolled(k, s->kh);
     LoopIdx next = loop_idx_scale(k, loop_idx_plus(k, q, ahead), QUAD);
-    load_quad(k, d->x, loop_idx_add(k, x_at, at2(k, r, s->x_row, next)), x, at2(k, r, wide, next));
+    load_quad(k, d->x, loop_idx_add(k, x_at, lower_cuda_at(k, r, s->x_row, next)), x,
+              lower_cuda_at(k, r, wide, next));
     loop_close(k);
-    LoopIdx o = open_unrolled(k, s->channels);
+    LoopIdx o = lower_cuda_open_unrolled(k, s->channels);
     LoopIdx from = loop_idx_add(k, y_at, loop_idx_scale(k, o, s->groups * s->y_pitch));
     load_quad(k, d->y, loop_idx_add(k, from, loop_idx_scale(k, q, QUAD)), y,
               loop_idx_scale(k, o, QUAD));
     loop_close(k);
-    LoopIdx p = open_unrolled(k, QUAD);
-    o = open_unrolled(k, s->channels);
-    r = open_unrolled(k, s->kh);
-    LoopIdx c = open_unrolled(k, s->kw);
-    LoopIdx at = at2(k, o, taps_of(s), at2(k, r, s->kw, c));
-    LoopIdx under = loop_idx_add(k, at2(k, q, QUAD, p), c);
-    LoopVal v = loop_load(k, x, at2(k, r, wide, under));
-    LoopVal g = loop_load(k, y, at2(k, o, QUAD, p));
+    LoopIdx p = lower_cuda_open_unrolled(k, QUAD);
+    o = lower_cuda_open_unrolled(k, s->channels);
+    r = lower_cuda_open_unrolled(k, s->kh);
+    LoopIdx c = lower_cuda_open_unrolled(k, s->kw);
+    LoopIdx at = lower_cuda_at(k, o, taps_of(s), lower_cuda_at(k, r, s->kw, c));
+    LoopIdx under = loop_idx_add(k, lower_cuda_at(k, q, QUAD, p), c);
+    LoopVal v = loop_load(k, x, lower_cuda_at(k, r, wide, under));
+    LoopVal g = loop_load(k, y, lower_cuda_at(k, o, QUAD, p));
     loop_store(k, d->sum, at, loop_fma(k, g, v, loop_load(k, d->sum, at)));
     for (int i = 0; i < 5; i++) loop_close(k);
 }
@@ -128,11 +121,11 @@ static void multiply(DirectDw *d) {
     LoopKernel *k = d->k;
     const CudaConvDw *s = &d->s;
     int depth = k->depth;
-    LoopIdx i = open_unrolled(k, s->channels * taps_of(s));
+    LoopIdx i = lower_cuda_open_unrolled(k, s->channels * taps_of(s));
     loop_store(k, d->sum, i, loop_const(k, DT_f32, 0));
     loop_close(k);
     LoopIdx step = loop_idx_axis(k, loop_open(k, LOOP_reduce, s->part, LOOP_NO_BOUND));
-    LoopIdx unit = at2(k, d->part, s->part, step);
+    LoopIdx unit = lower_cuda_at(k, d->part, s->part, step);
     unit = loop_let(k, lower_cuda_open_below(k, unit, s->n * s->strips), s->n * s->strips);
     loop_sync(k);
     load_unit(d, unit);
@@ -141,7 +134,7 @@ static void multiply(DirectDw *d) {
     int64_t runs = s->rows * s->segments;
     LoopIdx run =
         loop_idx_axis(k, loop_open(k, LOOP_reduce, lower_ceil_div(runs, s->lanes), LOOP_NO_BOUND));
-    run = lower_cuda_open_below(k, at2(k, run, s->lanes, d->lane), runs);
+    run = lower_cuda_open_below(k, lower_cuda_at(k, run, s->lanes, d->lane), runs);
     multiply_run(d, loop_let(k, run, runs));
     lower_space_close(k, depth);
 }
@@ -157,15 +150,15 @@ static void fold_lanes(DirectDw *d) {
         int depth = k->depth;
         loop_sync(k);
         loop_open_if(k, loop_range(k, d->thread, half * s->cells, 2 * half * s->cells));
-        LoopIdx i = open_unrolled(k, sums);
+        LoopIdx i = lower_cuda_open_unrolled(k, sums);
         LoopIdx at = loop_idx_plus(k, d->thread, -half * s->cells);
-        LoopIdx to = at2(k, i, half * s->cells, loop_name(k, at, half * s->cells));
+        LoopIdx to = lower_cuda_at(k, i, half * s->cells, loop_name(k, at, half * s->cells));
         loop_store(k, d->y, to, loop_load(k, d->sum, i));
         lower_space_close(k, depth);
         loop_sync(k);
         loop_open_if(k, loop_range(k, d->thread, 0, half * s->cells));
-        i = open_unrolled(k, sums);
-        LoopVal v = loop_load(k, d->y, at2(k, i, half * s->cells, d->thread));
+        i = lower_cuda_open_unrolled(k, sums);
+        LoopVal v = loop_load(k, d->y, lower_cuda_at(k, i, half * s->cells, d->thread));
         loop_store(k, d->sum, i, loop_op2(k, OP_add, loop_load(k, d->sum, i), v));
         lower_space_close(k, depth);
     }
@@ -178,10 +171,11 @@ static void stage_sums(DirectDw *d) {
     int depth = k->depth;
     loop_sync(k);
     loop_open_if(k, loop_range(k, d->thread, 0, s->cells));
-    LoopIdx o = open_unrolled(k, s->channels), tap = open_unrolled(k, taps_of(s));
-    LoopIdx out = lower_cuda_open_below(k, at2(k, o, s->groups, d->group), s->outs);
-    LoopIdx to = at2(k, at2(k, out, s->ins, d->in), taps_of(s), tap);
-    loop_store(k, d->y, to, loop_load(k, d->sum, at2(k, o, taps_of(s), tap)));
+    LoopIdx o = lower_cuda_open_unrolled(k, s->channels),
+            tap = lower_cuda_open_unrolled(k, taps_of(s));
+    LoopIdx out = lower_cuda_open_below(k, lower_cuda_at(k, o, s->groups, d->group), s->outs);
+    LoopIdx to = lower_cuda_at(k, lower_cuda_at(k, out, s->ins, d->in), taps_of(s), tap);
+    loop_store(k, d->y, to, loop_load(k, d->sum, lower_cuda_at(k, o, taps_of(s), tap)));
     lower_space_close(k, depth);
     loop_sync(k);
 }
@@ -198,11 +192,11 @@ static void store_sums(DirectDw *d) {
     int depth = k->depth;
     LoopIdx unit = lower_cuda_open_shared_units(k, d->thread, s->outs * row, STORES_TOGETHER);
     LoopIdx out = loop_idx_add(k, d->first_out, loop_idx_div(k, unit, row));
-    LoopIdx at = at2(k, out, s->ci * taps_of(s), loop_idx_mod(k, unit, row));
+    LoopIdx at = lower_cuda_at(k, out, s->ci * taps_of(s), loop_idx_mod(k, unit, row));
     at = loop_idx_add(k, at, loop_idx_scale(k, d->first_in, taps_of(s)));
     LoopVal v = loop_load(k, d->y, unit);
     if (s->parts > 1) {
-        loop_store(k, d->b->workspace, at2(k, d->part, all, at), v);
+        loop_store(k, d->b->workspace, lower_cuda_at(k, d->part, all, at), v);
     } else {
         LoopIdx index[4];
         weight_index(k, s, at, index);

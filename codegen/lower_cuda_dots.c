@@ -20,25 +20,17 @@ typedef struct Dots {
     LoopBuf sum, shared;
 } Dots;
 
-static LoopIdx open_unrolled(LoopKernel *k, int64_t n) {
-    return loop_idx_axis(k, loop_open(k, LOOP_unroll, n, LOOP_NO_BOUND));
-}
-
-/* a * by + b */
-static LoopIdx at2(LoopKernel *k, LoopIdx a, int64_t by, LoopIdx b) {
-    return loop_idx_add(k, loop_idx_scale(k, a, by), b);
-}
-
 /* Four places of `n` rows of an operand from row `first` on, into registers; 0: the long one. */
 static LoopBuf load_rows(Dots *d, int which, LoopIdx first, int64_t n, LoopIdx quad) {
     LoopKernel *k = d->k;
     LoopBuf to = loop_reg(k, which ? "b" : "a", DT_f32, n * QUAD, 1);
-    LoopIdx i = open_unrolled(k, n);
+    LoopIdx i = lower_cuda_open_unrolled(k, n);
     LoopIdx lane = loop_idx_axis(k, loop_open(k, LOOP_vector, QUAD, LOOP_NO_BOUND));
-    LoopIdx from = at2(k, loop_idx_add(k, first, i), d->s.k, at2(k, quad, QUAD, lane));
+    LoopIdx from =
+        lower_cuda_at(k, loop_idx_add(k, first, i), d->s.k, lower_cuda_at(k, quad, QUAD, lane));
     int operand = d->s.swapped ? 1 - which : which;
     LoopVal v = loop_load(k, lower_body_input(d->b, d->anchor->in[operand]), from);
-    loop_store(k, to, at2(k, i, QUAD, lane), v);
+    loop_store(k, to, lower_cuda_at(k, i, QUAD, lane), v);
     loop_close(k);
     loop_close(k);
     return to;
@@ -47,22 +39,23 @@ static LoopBuf load_rows(Dots *d, int which, LoopIdx first, int64_t n, LoopIdx q
 static void multiply(Dots *d) {
     LoopKernel *k = d->k;
     const CudaDots *s = &d->s;
-    LoopIdx i = open_unrolled(k, s->rows * s->n);
+    LoopIdx i = lower_cuda_open_unrolled(k, s->rows * s->n);
     loop_store(k, d->sum, i, loop_const(k, DT_f32, 0));
     loop_close(k);
     int depth = k->depth;
     int64_t quads = s->k / QUAD, steps = lower_ceil_div(s->part, s->threads);
     LoopIdx step = loop_idx_axis(k, loop_open(k, LOOP_reduce, steps, LOOP_NO_BOUND));
-    LoopIdx quad = at2(k, step, s->threads, d->thread);
+    LoopIdx quad = lower_cuda_at(k, step, s->threads, d->thread);
     quad = lower_cuda_open_below(k, quad, s->part);
-    quad = lower_cuda_open_below(k, at2(k, d->part, s->part, quad), quads);
+    quad = lower_cuda_open_below(k, lower_cuda_at(k, d->part, s->part, quad), quads);
     quad = loop_let(k, quad, quads);
     LoopBuf a = load_rows(d, 0, d->row, s->rows, quad);
     LoopBuf b = load_rows(d, 1, loop_idx(k, 0), s->n, quad);
-    i = open_unrolled(k, s->rows);
-    LoopIdx j = open_unrolled(k, s->n), p = open_unrolled(k, QUAD), at = at2(k, i, s->n, j);
-    LoopVal sum = loop_fma(k, loop_load(k, a, at2(k, i, QUAD, p)),
-                           loop_load(k, b, at2(k, j, QUAD, p)), loop_load(k, d->sum, at));
+    i = lower_cuda_open_unrolled(k, s->rows);
+    LoopIdx j = lower_cuda_open_unrolled(k, s->n), p = lower_cuda_open_unrolled(k, QUAD),
+            at = lower_cuda_at(k, i, s->n, j);
+    LoopVal sum = loop_fma(k, loop_load(k, a, lower_cuda_at(k, i, QUAD, p)),
+                           loop_load(k, b, lower_cuda_at(k, j, QUAD, p)), loop_load(k, d->sum, at));
     loop_store(k, d->sum, at, sum);
     lower_space_close(k, depth);
 }
@@ -72,15 +65,15 @@ static void fold_threads(Dots *d) {
     LoopKernel *k = d->k;
     const CudaDots *s = &d->s;
     int64_t sums = s->rows * s->n, warps = s->threads / CUDA_WARP;
-    LoopIdx i = open_unrolled(k, sums);
-    loop_store(k, d->shared, at2(k, i, s->threads, d->thread), loop_load(k, d->sum, i));
+    LoopIdx i = lower_cuda_open_unrolled(k, sums);
+    loop_store(k, d->shared, lower_cuda_at(k, i, s->threads, d->thread), loop_load(k, d->sum, i));
     loop_close(k);
     loop_sync(k);
     LoopIdx lane = loop_let(k, loop_idx_mod(k, d->thread, CUDA_WARP), CUDA_WARP);
     LoopIdx warp = loop_let(k, loop_idx_div(k, d->thread, CUDA_WARP), warps);
     int depth = k->depth;
-    LoopIdx at = open_unrolled(k, lower_ceil_div(sums, warps));
-    LoopIdx row = loop_idx_scale(k, at2(k, at, warps, warp), s->threads);
+    LoopIdx at = lower_cuda_open_unrolled(k, lower_ceil_div(sums, warps));
+    LoopIdx row = loop_idx_scale(k, lower_cuda_at(k, at, warps, warp), s->threads);
     LoopVal v = {0};
     for (int64_t w = 0; w < warps; w++) {
         LoopIdx from = loop_idx_plus(k, loop_idx_add(k, row, lane), w * CUDA_WARP);
@@ -102,20 +95,21 @@ static LoopVal join_parts(Dots *d, LoopIdx block_row, LoopIdx sum) {
     int depth = k->depth;
     LoopIdx at = lower_cuda_open_below(k, sum, sums);
     LoopVal own = loop_load(k, d->shared, loop_idx_scale(k, at, s->threads));
-    at = at2(k, block_row, sums, at);
-    loop_store(k, d->b->workspace, at2(k, d->part, all, at), own);
+    at = lower_cuda_at(k, block_row, sums, at);
+    loop_store(k, d->b->workspace, lower_cuda_at(k, d->part, all, at), own);
     lower_space_close(k, depth);
     loop_open_if(k, loop_last(k, block_row, s->m / s->rows, s->parts));
     LoopBuf total = loop_reg(k, "total", DT_f32, 1, 1);
     LoopIdx zero = loop_idx(k, 0);
     loop_store(k, total, zero, loop_const(k, DT_f32, 0));
     depth = k->depth;
-    at = at2(k, block_row, sums, lower_cuda_open_below(k, sum, sums));
+    at = lower_cuda_at(k, block_row, sums, lower_cuda_open_below(k, sum, sums));
     int64_t steps = lower_ceil_div(s->parts, PARTS_TOGETHER);
     LoopIdx step = loop_idx_axis(k, loop_open(k, LOOP_reduce, steps, LOOP_NO_BOUND));
-    LoopIdx part = at2(k, step, PARTS_TOGETHER, open_unrolled(k, PARTS_TOGETHER));
+    LoopIdx part =
+        lower_cuda_at(k, step, PARTS_TOGETHER, lower_cuda_open_unrolled(k, PARTS_TOGETHER));
     part = lower_cuda_open_below(k, part, s->parts);
-    LoopVal v = loop_load(k, d->b->workspace, at2(k, part, all, at));
+    LoopVal v = loop_load(k, d->b->workspace, lower_cuda_at(k, part, all, at));
     loop_store(k, total, zero, loop_op2(k, OP_add, loop_load(k, total, zero), v));
     lower_space_close(k, depth);
     return loop_load(k, total, zero);

@@ -22,15 +22,6 @@ typedef struct Mma {
     LoopBuf x, w, sum;
 } Mma;
 
-static LoopIdx open_unrolled(LoopKernel *k, int64_t n) {
-    return loop_idx_axis(k, loop_open(k, LOOP_unroll, n, LOOP_NO_BOUND));
-}
-
-/* a * by + b */
-static LoopIdx at2(LoopKernel *k, LoopIdx a, int64_t by, LoopIdx b) {
-    return loop_idx_add(k, loop_idx_scale(k, a, by), b);
-}
-
 /* --- loading --- */
 
 static void load_input(Mma *d, LoopIdx channel) {
@@ -57,12 +48,13 @@ static void load_input(Mma *d, LoopIdx channel) {
 static LoopIdx weight_at(const Mma *d, LoopIdx out, LoopIdx sum, LoopIdx tap) {
     LoopKernel *k = d->k;
     const CudaConvMma *s = &d->s;
-    LoopIdx slot = at2(k, loop_idx_div(k, sum, 8), s->kh * s->kw, tap);
+    LoopIdx slot = lower_cuda_at(k, loop_idx_div(k, sum, 8), s->kh * s->kw, tap);
     LoopIdx in_8 = loop_idx_mod(k, sum, 8), in_16 = loop_idx_mod(k, out, 16);
-    LoopIdx lane = at2(k, loop_idx_mod(k, in_16, 8), 4, loop_idx_mod(k, in_8, 4));
-    LoopIdx reg = at2(k, loop_idx_div(k, in_8, 4), 2, loop_idx_div(k, in_16, 8));
+    LoopIdx lane = lower_cuda_at(k, loop_idx_mod(k, in_16, 8), 4, loop_idx_mod(k, in_8, 4));
+    LoopIdx reg = lower_cuda_at(k, loop_idx_div(k, in_8, 4), 2, loop_idx_div(k, in_16, 8));
     LoopIdx tile = loop_idx_div(k, out, 16);
-    return at2(k, slot, s->w_slot, at2(k, tile, LANE_FLOATS, at2(k, lane, 4, reg)));
+    return lower_cuda_at(k, slot, s->w_slot,
+                         lower_cuda_at(k, tile, LANE_FLOATS, lower_cuda_at(k, lane, 4, reg)));
 }
 
 static LoopVal below(LoopKernel *k, LoopVal also, LoopIdx at, int64_t n) {
@@ -88,8 +80,9 @@ static void load_weights(Mma *d, LoopIdx channel, int64_t count) {
     LoopIdx out = s->turned ? in : outer, sum = s->turned ? outer : in;
     LoopIdx to_out = loop_idx_add(k, d->first, out), to_sum = loop_idx_add(k, channel, sum);
     LoopVal there = below(k, below(k, (LoopVal){0}, to_out, s->out), to_sum, s->sum);
-    LoopIdx from = s->turned ? at2(k, to_sum, s->out, to_out) : at2(k, to_out, s->sum, to_sum);
-    from = at2(k, from, taps, tap);
+    LoopIdx from = s->turned ? lower_cuda_at(k, to_sum, s->out, to_out)
+                             : lower_cuda_at(k, to_out, s->sum, to_sum);
+    from = lower_cuda_at(k, from, taps, tap);
     LoopBuf w = lower_body_input(d->b, d->anchor->in[1]);
     LoopVal v = there.id ? loop_load_if(k, w, from, there, 0) : loop_load(k, w, from);
     if (s->turned) tap = loop_idx_plus(k, loop_idx_scale(k, tap, -1), taps - 1);
@@ -105,25 +98,26 @@ static void multiply_tap(Mma *d, LoopIdx w_at, LoopIdx x_at) {
     const CudaConvMma *s = &d->s;
     LoopBuf a = loop_reg(k, "weights", DT_f32, s->tiles * 4, 1);
     LoopBuf b = loop_reg(k, "inputs", DT_f32, s->places * 2, 1);
-    LoopIdx m = open_unrolled(k, s->tiles);
+    LoopIdx m = lower_cuda_open_unrolled(k, s->tiles);
     LoopIdx lane = loop_idx_axis(k, loop_open(k, LOOP_vector, QUAD, LOOP_NO_BOUND));
-    LoopIdx from = loop_idx_add(k, at2(k, m, LANE_FLOATS, lane), w_at);
-    loop_store(k, a, at2(k, m, 4, lane), loop_load(k, d->w, from));
+    LoopIdx from = loop_idx_add(k, lower_cuda_at(k, m, LANE_FLOATS, lane), w_at);
+    loop_store(k, a, lower_cuda_at(k, m, 4, lane), loop_load(k, d->w, from));
     loop_close(k);
     loop_close(k);
-    LoopIdx j = open_unrolled(k, s->places), half = open_unrolled(k, 2);
-    from = loop_idx_add(k, x_at, at2(k, j, 8, loop_idx_scale(k, half, 4 * s->x_pitch)));
-    loop_store(k, b, at2(k, j, 2, half), loop_load(k, d->x, from));
+    LoopIdx j = lower_cuda_open_unrolled(k, s->places), half = lower_cuda_open_unrolled(k, 2);
+    from = loop_idx_add(k, x_at, lower_cuda_at(k, j, 8, loop_idx_scale(k, half, 4 * s->x_pitch)));
+    loop_store(k, b, lower_cuda_at(k, j, 2, half), loop_load(k, d->x, from));
     loop_close(k);
     loop_close(k);
-    m = open_unrolled(k, s->tiles);
-    j = open_unrolled(k, s->places);
+    m = lower_cuda_open_unrolled(k, s->tiles);
+    j = lower_cuda_open_unrolled(k, s->places);
     loop_mma(k, (LoopMma){.a = a,
                           .b = b,
                           .c = d->sum,
                           .a_at = loop_idx_scale(k, m, 4),
                           .b_at = loop_idx_scale(k, j, 2),
-                          .c_at = at2(k, at2(k, m, s->places, j), 4, loop_idx(k, 0))});
+                          .c_at = lower_cuda_at(k, lower_cuda_at(k, m, s->places, j), 4,
+                                                loop_idx(k, 0))});
     loop_close(k);
     loop_close(k);
 }
@@ -132,15 +126,16 @@ static void multiply_tap(Mma *d, LoopIdx w_at, LoopIdx x_at) {
 static void multiply_chunk(Mma *d, LoopIdx slots) {
     LoopKernel *k = d->k;
     const CudaConvMma *s = &d->s;
-    LoopIdx lane = at2(k, d->lane_row, 4, d->lane_col);
-    LoopIdx place = at2(k, d->lane_col, s->x_pitch, d->lane_row);
-    place = loop_let(k, at2(k, d->warp, s->places * 8, place), s->x_floats);
+    LoopIdx lane = lower_cuda_at(k, d->lane_row, 4, d->lane_col);
+    LoopIdx place = lower_cuda_at(k, d->lane_col, s->x_pitch, d->lane_row);
+    place = loop_let(k, lower_cuda_at(k, d->warp, s->places * 8, place), s->x_floats);
     LoopIdx c = loop_idx_axis(k, loop_open(k, LOOP_reduce, s->chunk / 8, LOOP_NO_BOUND));
     LoopIdx y = loop_idx_axis(k, loop_open(k, LOOP_reduce, s->kh, LOOP_NO_BOUND));
-    LoopIdx x = open_unrolled(k, s->kw);
-    LoopIdx slot = at2(k, loop_idx_add(k, slots, c), s->kh * s->kw, at2(k, y, s->kw, x));
-    LoopIdx x_at = at2(k, c, 8 * s->x_pitch, at2(k, y, s->pitch, x));
-    multiply_tap(d, at2(k, slot, s->w_slot, loop_idx_scale(k, lane, 4)),
+    LoopIdx x = lower_cuda_open_unrolled(k, s->kw);
+    LoopIdx slot =
+        lower_cuda_at(k, loop_idx_add(k, slots, c), s->kh * s->kw, lower_cuda_at(k, y, s->kw, x));
+    LoopIdx x_at = lower_cuda_at(k, c, 8 * s->x_pitch, lower_cuda_at(k, y, s->pitch, x));
+    multiply_tap(d, lower_cuda_at(k, slot, s->w_slot, loop_idx_scale(k, lane, 4)),
                  loop_idx_add(k, x_at, place));
     for (int i = 0; i < 3; i++) loop_close(k);
 }
@@ -149,7 +144,7 @@ static void multiply(Mma *d) {
     LoopKernel *k = d->k;
     const CudaConvMma *s = &d->s;
     bool kept = s->w_chunks == s->chunks;
-    LoopIdx i = open_unrolled(k, s->tiles * s->places * 4);
+    LoopIdx i = lower_cuda_open_unrolled(k, s->tiles * s->places * 4);
     loop_store(k, d->sum, i, loop_const(k, DT_f32, 0));
     loop_close(k);
     LoopIdx chunk = loop_idx_axis(k, loop_open(k, LOOP_reduce, s->chunks, LOOP_NO_BOUND));
@@ -169,21 +164,21 @@ static void multiply(Mma *d) {
 static void stage_results(Mma *d, int64_t tile, int64_t count) {
     LoopKernel *k = d->k;
     const CudaConvMma *s = &d->s;
-    LoopIdx j = open_unrolled(k, s->places), odd = open_unrolled(k, 2);
-    LoopIdx place = at2(k, d->warp, s->places * 8, at2(k, j, 8, odd));
+    LoopIdx j = lower_cuda_open_unrolled(k, s->places), odd = lower_cuda_open_unrolled(k, 2);
+    LoopIdx place = lower_cuda_at(k, d->warp, s->places * 8, lower_cuda_at(k, j, 8, odd));
     place = loop_idx_add(k, place, loop_idx_scale(k, d->lane_col, 2));
     LoopIdx row = loop_idx_div(k, place, s->pitch), col = loop_idx_mod(k, place, s->pitch);
     LoopVal there = below(k, below(k, (LoopVal){0}, col, s->wo), row, s->rows);
-    LoopIdx to = loop_let(k, at2(k, row, s->wo, col), s->out_pitch);
-    LoopIdx m = open_unrolled(k, count), high = open_unrolled(k, 2);
-    LoopIdx at = at2(k, loop_idx_plus(k, m, tile), s->places, j);
-    at = at2(k, at, 4, at2(k, high, 2, odd));
-    LoopIdx o = loop_idx_add(k, at2(k, m, 16, d->lane_row), loop_idx_scale(k, high, 8));
+    LoopIdx to = loop_let(k, lower_cuda_at(k, row, s->wo, col), s->out_pitch);
+    LoopIdx m = lower_cuda_open_unrolled(k, count), high = lower_cuda_open_unrolled(k, 2);
+    LoopIdx at = lower_cuda_at(k, loop_idx_plus(k, m, tile), s->places, j);
+    at = lower_cuda_at(k, at, 4, lower_cuda_at(k, high, 2, odd));
+    LoopIdx o = loop_idx_add(k, lower_cuda_at(k, m, 16, d->lane_row), loop_idx_scale(k, high, 8));
     LoopVal v = loop_load(k, d->sum, at);
     if (there.id)
-        loop_store_if(k, d->x, at2(k, o, s->out_pitch, to), v, there);
+        loop_store_if(k, d->x, lower_cuda_at(k, o, s->out_pitch, to), v, there);
     else
-        loop_store(k, d->x, at2(k, o, s->out_pitch, to), v);
+        loop_store(k, d->x, lower_cuda_at(k, o, s->out_pitch, to), v);
     for (int i = 0; i < 4; i++) loop_close(k);
 }
 
@@ -244,7 +239,7 @@ LoopKernel *lower_cuda_mma(LowerBody *b, const Node *anchor, const CudaConvMma *
     if (s->w_chunks == s->chunks) load_weights(&d, loop_idx(k, 0), s->chunks * s->chunk);
     int64_t units = s->n * s->strips;
     LoopIdx step = loop_idx_axis(k, loop_open(k, LOOP_serial, s->part, LOOP_NO_BOUND));
-    LoopIdx unit = at2(k, d.part, s->part, step);
+    LoopIdx unit = lower_cuda_at(k, d.part, s->part, step);
     unit = loop_let(k, lower_cuda_open_below(k, unit, units), units);
     d.sample = loop_let(k, loop_idx_div(k, unit, s->strips), s->n);
     d.strip = loop_let(k, loop_idx_mod(k, unit, s->strips), s->strips);

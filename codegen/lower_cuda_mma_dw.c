@@ -20,15 +20,6 @@ typedef struct MmaDw {
     LoopBuf x, y, sum;
 } MmaDw;
 
-static LoopIdx open_unrolled(LoopKernel *k, int64_t n) {
-    return loop_idx_axis(k, loop_open(k, LOOP_unroll, n, LOOP_NO_BOUND));
-}
-
-/* a * by + b */
-static LoopIdx at2(LoopKernel *k, LoopIdx a, int64_t by, LoopIdx b) {
-    return loop_idx_add(k, loop_idx_scale(k, a, by), b);
-}
-
 static int64_t taps_of(const CudaConvMmaDw *s) { return s->kh * s->kw; }
 
 static int64_t sums_of(const CudaConvMmaDw *s) { return s->tiles * s->places * 4; }
@@ -89,10 +80,13 @@ static LoopBuf load_outputs(MmaDw *d, LoopIdx place) {
     LoopKernel *k = d->k;
     const CudaConvMmaDw *s = &d->s;
     LoopBuf a = loop_reg(k, "outputs", DT_f32, s->tiles * 4, 1);
-    LoopIdx m = open_unrolled(k, s->tiles), right = open_unrolled(k, 2), low = open_unrolled(k, 2);
-    LoopIdx at = at2(k, m, 16 * s->y_pitch, at2(k, low, 8 * s->y_pitch, place));
-    at = loop_idx_add(k, at, at2(k, d->lane_row, s->y_pitch, loop_idx_scale(k, right, 4)));
-    loop_store(k, a, at2(k, m, 4, at2(k, right, 2, low)), loop_load(k, d->y, at));
+    LoopIdx m = lower_cuda_open_unrolled(k, s->tiles), right = lower_cuda_open_unrolled(k, 2),
+            low = lower_cuda_open_unrolled(k, 2);
+    LoopIdx at = lower_cuda_at(k, m, 16 * s->y_pitch, lower_cuda_at(k, low, 8 * s->y_pitch, place));
+    at =
+        loop_idx_add(k, at, lower_cuda_at(k, d->lane_row, s->y_pitch, loop_idx_scale(k, right, 4)));
+    loop_store(k, a, lower_cuda_at(k, m, 4, lower_cuda_at(k, right, 2, low)),
+               loop_load(k, d->y, at));
     for (int i = 0; i < 3; i++) loop_close(k);
     return a;
 }
@@ -102,34 +96,35 @@ static LoopIdx tile_at(MmaDw *d, LoopIdx j) {
     LoopKernel *k = d->k;
     const CudaConvMmaDw *s = &d->s;
     int64_t groups = s->ins / 8;
-    LoopIdx tile = at2(k, d->across, s->places, j);
+    LoopIdx tile = lower_cuda_at(k, d->across, s->places, j);
     LoopIdx tap = loop_idx_div(k, tile, groups), group = loop_idx_mod(k, tile, groups);
-    LoopIdx at = at2(k, loop_idx_div(k, tap, s->kw), s->pitch, loop_idx_mod(k, tap, s->kw));
-    return at2(k, group, 8 * s->x_pitch, at);
+    LoopIdx at =
+        lower_cuda_at(k, loop_idx_div(k, tap, s->kw), s->pitch, loop_idx_mod(k, tap, s->kw));
+    return lower_cuda_at(k, group, 8 * s->x_pitch, at);
 }
 
 /* 8 places of the strip. */
 static void multiply_step(MmaDw *d, LoopIdx step) {
     LoopKernel *k = d->k;
     const CudaConvMmaDw *s = &d->s;
-    LoopIdx place = at2(k, step, 8 * s->warps_along, loop_idx_scale(k, d->along, 8));
+    LoopIdx place = lower_cuda_at(k, step, 8 * s->warps_along, loop_idx_scale(k, d->along, 8));
     place = loop_let(k, loop_idx_add(k, place, d->lane_col), s->y_pitch);
     LoopBuf a = load_outputs(d, place);
     LoopBuf b = loop_reg(k, "inputs", DT_f32, s->places * 2, 1);
-    LoopIdx j = open_unrolled(k, s->places), right = open_unrolled(k, 2);
-    LoopIdx at = loop_idx_add(k, tile_at(d, j), at2(k, d->lane_row, s->x_pitch, place));
+    LoopIdx j = lower_cuda_open_unrolled(k, s->places), right = lower_cuda_open_unrolled(k, 2);
+    LoopIdx at = loop_idx_add(k, tile_at(d, j), lower_cuda_at(k, d->lane_row, s->x_pitch, place));
     at = loop_idx_add(k, at, loop_idx_scale(k, right, 4));
-    loop_store(k, b, at2(k, j, 2, right), loop_load(k, d->x, at));
+    loop_store(k, b, lower_cuda_at(k, j, 2, right), loop_load(k, d->x, at));
     loop_close(k);
     loop_close(k);
-    LoopIdx m = open_unrolled(k, s->tiles);
-    j = open_unrolled(k, s->places);
+    LoopIdx m = lower_cuda_open_unrolled(k, s->tiles);
+    j = lower_cuda_open_unrolled(k, s->places);
     loop_mma(k, (LoopMma){.a = a,
                           .b = b,
                           .c = d->sum,
                           .a_at = loop_idx_scale(k, m, 4),
                           .b_at = loop_idx_scale(k, j, 2),
-                          .c_at = loop_idx_scale(k, at2(k, m, s->places, j), 4)});
+                          .c_at = loop_idx_scale(k, lower_cuda_at(k, m, s->places, j), 4)});
     loop_close(k);
     loop_close(k);
 }
@@ -138,13 +133,13 @@ static void multiply(MmaDw *d) {
     LoopKernel *k = d->k;
     const CudaConvMmaDw *s = &d->s;
     int depth = k->depth;
-    LoopIdx i = open_unrolled(k, sums_of(s));
+    LoopIdx i = lower_cuda_open_unrolled(k, sums_of(s));
     loop_store(k, d->sum, i, loop_const(k, DT_f32, 0));
     loop_close(k);
     clear(d, d->x, s->x_floats);
     clear(d, d->y, s->y_floats);
     LoopIdx step = loop_idx_axis(k, loop_open(k, LOOP_reduce, s->part, LOOP_NO_BOUND));
-    LoopIdx unit = at2(k, d->part, s->part, step);
+    LoopIdx unit = lower_cuda_at(k, d->part, s->part, step);
     unit = loop_let(k, lower_cuda_open_below(k, unit, s->n * s->strips), s->n * s->strips);
     loop_sync(k);
     load_unit(d, unit);
@@ -164,14 +159,14 @@ static void fold_warps(MmaDw *d) {
         int depth = k->depth;
         loop_sync(k);
         loop_open_if(k, loop_range(k, d->thread, along * wide, (along + 1) * wide));
-        LoopIdx i = open_unrolled(k, sums_of(s));
+        LoopIdx i = lower_cuda_open_unrolled(k, sums_of(s));
         LoopIdx at = loop_name(k, loop_idx_plus(k, d->thread, -along * wide), wide);
-        loop_store(k, d->y, at2(k, i, wide, at), loop_load(k, d->sum, i));
+        loop_store(k, d->y, lower_cuda_at(k, i, wide, at), loop_load(k, d->sum, i));
         lower_space_close(k, depth);
         loop_sync(k);
         loop_open_if(k, loop_range(k, d->thread, 0, wide));
-        i = open_unrolled(k, sums_of(s));
-        LoopVal v = loop_load(k, d->y, at2(k, i, wide, d->thread));
+        i = lower_cuda_open_unrolled(k, sums_of(s));
+        LoopVal v = loop_load(k, d->y, lower_cuda_at(k, i, wide, d->thread));
         loop_store(k, d->sum, i, loop_op2(k, OP_add, loop_load(k, d->sum, i), v));
         lower_space_close(k, depth);
     }
@@ -185,13 +180,16 @@ static void stage_sums(MmaDw *d) {
     int depth = k->depth;
     loop_sync(k);
     loop_open_if(k, loop_range(k, d->thread, 0, s->warps_across * CUDA_WARP));
-    LoopIdx m = open_unrolled(k, s->tiles), j = open_unrolled(k, s->places);
-    LoopIdx low = open_unrolled(k, 2), odd = open_unrolled(k, 2);
-    LoopIdx tile = at2(k, d->across, s->places, j);
-    LoopIdx in = at2(k, loop_idx_mod(k, tile, groups), 8, at2(k, d->lane_col, 2, odd));
-    LoopIdx out = at2(k, m, 16, at2(k, low, 8, d->lane_row));
-    LoopIdx to = at2(k, at2(k, out, s->ins, in), taps_of(s), loop_idx_div(k, tile, groups));
-    LoopIdx at = at2(k, at2(k, m, s->places, j), 4, at2(k, low, 2, odd));
+    LoopIdx m = lower_cuda_open_unrolled(k, s->tiles), j = lower_cuda_open_unrolled(k, s->places);
+    LoopIdx low = lower_cuda_open_unrolled(k, 2), odd = lower_cuda_open_unrolled(k, 2);
+    LoopIdx tile = lower_cuda_at(k, d->across, s->places, j);
+    LoopIdx in =
+        lower_cuda_at(k, loop_idx_mod(k, tile, groups), 8, lower_cuda_at(k, d->lane_col, 2, odd));
+    LoopIdx out = lower_cuda_at(k, m, 16, lower_cuda_at(k, low, 8, d->lane_row));
+    LoopIdx to = lower_cuda_at(k, lower_cuda_at(k, out, s->ins, in), taps_of(s),
+                               loop_idx_div(k, tile, groups));
+    LoopIdx at =
+        lower_cuda_at(k, lower_cuda_at(k, m, s->places, j), 4, lower_cuda_at(k, low, 2, odd));
     loop_store(k, d->y, to, loop_load(k, d->sum, at));
     lower_space_close(k, depth);
     loop_sync(k);
@@ -206,12 +204,12 @@ static void store_sums(MmaDw *d) {
     LoopIdx out = loop_let(k, loop_idx_div(k, unit, row), s->outs);
     LoopIdx in = loop_let(k, loop_idx_mod(k, unit, row), row);
     out = lower_cuda_open_below(k, loop_idx_add(k, d->first_out, out), s->co);
-    in = at2(k, d->first_in, taps_of(s), in);
+    in = lower_cuda_at(k, d->first_in, taps_of(s), in);
     in = lower_cuda_open_below(k, in, s->ci * taps_of(s));
-    LoopIdx at = at2(k, out, s->ci * taps_of(s), in);
+    LoopIdx at = lower_cuda_at(k, out, s->ci * taps_of(s), in);
     LoopVal v = loop_load(k, d->y, unit);
     if (s->parts > 1) {
-        loop_store(k, d->b->workspace, at2(k, d->part, all, at), v);
+        loop_store(k, d->b->workspace, lower_cuda_at(k, d->part, all, at), v);
     } else {
         LoopIdx index[4];
         lower_unflatten(k, val_info(d->b->body, d->anchor->out), at, index);

@@ -22,15 +22,6 @@ typedef struct Thin {
     LoopBuf a, sum;
 } Thin;
 
-static LoopIdx open_unrolled(LoopKernel *k, int64_t n) {
-    return loop_idx_axis(k, loop_open(k, LOOP_unroll, n, LOOP_NO_BOUND));
-}
-
-/* a * by + b */
-static LoopIdx at2(LoopKernel *k, LoopIdx a, int64_t by, LoopIdx b) {
-    return loop_idx_add(k, loop_idx_scale(k, a, by), b);
-}
-
 /* Places [begin, begin + depth) of the tile's rows of a. */
 static void load_a(Thin *t, LoopIdx begin) {
     LoopKernel *k = t->k;
@@ -38,16 +29,16 @@ static void load_a(Thin *t, LoopIdx begin) {
     bool ta = node_int(t->anchor, ATTR_ta, 0);
     int64_t n = s->depth * s->rows;
     int depth = k->depth;
-    LoopIdx e = open_unrolled(k, lower_ceil_div(n, s->threads));
-    e = lower_cuda_open_below(k, at2(k, e, s->threads, t->thread), n);
+    LoopIdx e = lower_cuda_open_unrolled(k, lower_ceil_div(n, s->threads));
+    e = lower_cuda_open_below(k, lower_cuda_at(k, e, s->threads, t->thread), n);
     e = loop_let(k, e, n);
     LoopIdx p = ta ? loop_idx_div(k, e, s->rows) : loop_idx_mod(k, e, s->depth);
     LoopIdx i = ta ? loop_idx_mod(k, e, s->rows) : loop_idx_div(k, e, s->depth);
     LoopIdx row = lower_cuda_open_below(k, loop_idx_add(k, t->row, i), s->m);
     LoopIdx place = loop_idx_add(k, begin, p);
-    LoopIdx from = ta ? at2(k, place, s->m, row) : at2(k, row, s->k, place);
+    LoopIdx from = ta ? lower_cuda_at(k, place, s->m, row) : lower_cuda_at(k, row, s->k, place);
     LoopVal v = loop_load(k, lower_body_input(t->b, t->anchor->in[0]), from);
-    loop_store(k, t->a, at2(k, p, t->stride, i), v);
+    loop_store(k, t->a, lower_cuda_at(k, p, t->stride, i), v);
     lower_space_close(k, depth);
 }
 
@@ -58,24 +49,24 @@ static void multiply_places(Thin *t, LoopIdx begin, LoopIdx p) {
     int depth = k->depth;
     LoopBuf b = loop_reg(k, "b", DT_f32, s->together * QUAD, 1);
     LoopBuf a = loop_reg(k, "a", DT_f32, t->stride, 1);
-    LoopIdx u = open_unrolled(k, s->together);
+    LoopIdx u = lower_cuda_open_unrolled(k, s->together);
     LoopIdx lane = loop_idx_axis(k, loop_open(k, LOOP_vector, QUAD, LOOP_NO_BOUND));
-    LoopIdx place = loop_idx_add(k, begin, at2(k, p, s->together, u));
-    LoopIdx from = at2(k, place, s->n, at2(k, t->quad, QUAD, lane));
-    loop_store(k, b, at2(k, u, QUAD, lane),
+    LoopIdx place = loop_idx_add(k, begin, lower_cuda_at(k, p, s->together, u));
+    LoopIdx from = lower_cuda_at(k, place, s->n, lower_cuda_at(k, t->quad, QUAD, lane));
+    loop_store(k, b, lower_cuda_at(k, u, QUAD, lane),
                loop_load(k, lower_body_input(t->b, t->anchor->in[1]), from));
     lower_space_close(k, depth);
-    u = open_unrolled(k, s->together);
-    LoopIdx q = open_unrolled(k, t->stride / QUAD);
+    u = lower_cuda_open_unrolled(k, s->together);
+    LoopIdx q = lower_cuda_open_unrolled(k, t->stride / QUAD);
     lane = loop_idx_axis(k, loop_open(k, LOOP_vector, QUAD, LOOP_NO_BOUND));
-    LoopIdx i = at2(k, q, QUAD, lane);
-    from = at2(k, at2(k, p, s->together, u), t->stride, i);
+    LoopIdx i = lower_cuda_at(k, q, QUAD, lane);
+    from = lower_cuda_at(k, lower_cuda_at(k, p, s->together, u), t->stride, i);
     loop_store(k, a, i, loop_load(k, t->a, from));
     loop_close(k);
     loop_close(k);
-    i = open_unrolled(k, s->rows);
-    LoopIdx j = open_unrolled(k, QUAD), at = at2(k, i, QUAD, j);
-    LoopVal sum = loop_fma(k, loop_load(k, a, i), loop_load(k, b, at2(k, u, QUAD, j)),
+    i = lower_cuda_open_unrolled(k, s->rows);
+    LoopIdx j = lower_cuda_open_unrolled(k, QUAD), at = lower_cuda_at(k, i, QUAD, j);
+    LoopVal sum = loop_fma(k, loop_load(k, a, i), loop_load(k, b, lower_cuda_at(k, u, QUAD, j)),
                            loop_load(k, t->sum, at));
     loop_store(k, t->sum, at, sum);
     lower_space_close(k, depth);
@@ -85,11 +76,11 @@ static void multiply(Thin *t) {
     LoopKernel *k = t->k;
     const CudaThin *s = &t->s;
     int64_t pieces = s->part / s->depth;
-    LoopIdx i = open_unrolled(k, s->rows * QUAD);
+    LoopIdx i = lower_cuda_open_unrolled(k, s->rows * QUAD);
     loop_store(k, t->sum, i, loop_const(k, DT_f32, 0));
     loop_close(k);
     LoopIdx piece = loop_idx_axis(k, loop_open(k, LOOP_reduce, pieces, LOOP_NO_BOUND));
-    LoopIdx begin = at2(k, t->part, s->part, loop_idx_scale(k, piece, s->depth));
+    LoopIdx begin = lower_cuda_at(k, t->part, s->part, loop_idx_scale(k, piece, s->depth));
     if (pieces > 1) loop_sync(k);
     load_a(t, begin);
     loop_sync(k);
@@ -106,19 +97,19 @@ static void open_row(Thin *t, LoopIdx i, LoopIdx index[2], LoopIdx *at) {
     LoopKernel *k = t->k;
     index[0] = lower_cuda_open_below(k, loop_idx_add(k, t->row, i), t->s.m);
     LoopIdx lane = loop_idx_axis(k, loop_open(k, LOOP_vector, QUAD, LOOP_NO_BOUND));
-    index[1] = at2(k, t->quad, QUAD, lane);
-    *at = at2(k, i, QUAD, lane);
+    index[1] = lower_cuda_at(k, t->quad, QUAD, lane);
+    *at = lower_cuda_at(k, i, QUAD, lane);
 }
 
 /* All of them. */
 static void open_results(Thin *t, LoopIdx index[2], LoopIdx *at) {
     if (t->active.id) loop_open_if(t->k, t->active);
-    open_row(t, open_unrolled(t->k, t->s.rows), index, at);
+    open_row(t, lower_cuda_open_unrolled(t->k, t->s.rows), index, at);
 }
 
 static LoopIdx work_at(Thin *t, LoopIdx part, const LoopIdx index[2]) {
     const CudaThin *s = &t->s;
-    LoopIdx at = at2(t->k, part, s->m * s->n, loop_idx_scale(t->k, index[0], s->n));
+    LoopIdx at = lower_cuda_at(t->k, part, s->m * s->n, loop_idx_scale(t->k, index[0], s->n));
     return loop_idx_add(t->k, at, index[1]);
 }
 
@@ -150,7 +141,7 @@ static void store_rows(Thin *t, int64_t first, int64_t rows) {
     for (int store = 0; store < 2; store++) {
         LoopIdx index[2], at;
         int depth = k->depth;
-        LoopIdx i = open_unrolled(k, rows);
+        LoopIdx i = lower_cuda_open_unrolled(k, rows);
         open_row(t, loop_idx_plus(k, i, first), index, &at);
         LoopIdx slot = loop_idx_plus(k, at, -first * QUAD);
         if (store) {
@@ -187,7 +178,7 @@ LoopKernel *lower_cuda_thin(LowerBody *b, const Node *anchor, const CudaThin *si
     t.part = loop_let(k, loop_idx_div(k, block, tiles), s->parts);
     LoopIdx across = loop_let(k, loop_idx_mod(k, tile, s->across), s->across);
     t.row = loop_idx_scale(k, loop_let(k, loop_idx_div(k, tile, s->across), s->down), s->rows);
-    LoopIdx quad = at2(k, across, s->threads, t.thread);
+    LoopIdx quad = lower_cuda_at(k, across, s->threads, t.thread);
     if (s->across * s->wide > s->n) t.active = loop_range(k, quad, 0, s->n / QUAD);
     t.quad = loop_name(k, quad, s->n / QUAD);
     t.sum = loop_reg(k, "sum", DT_f32, s->rows * QUAD, 1);

@@ -102,7 +102,8 @@ typedef struct TrainChunks {
 } TrainChunks;
 
 static uint32_t task_chunk(const TrainChunks *c, const Task *t) {
-    if (t->kind == TASK_send || t->kind == TASK_recv) return 0;
+    bool runs = t->kind == TASK_forward || t->kind == TASK_backward || t->kind == TASK_update;
+    if (!runs) return 0; /* only printed: the schedule pass refuses to run such a table */
     if (t->kind == TASK_update) return c->update;
     if (t->kind == TASK_forward) return t->first ? c->forward : c->forward_add;
     return t->first ? c->backward : c->backward_add;

@@ -86,6 +86,11 @@ void settings_to_module(struct Lower *l);
 /* The part of settings_to_module that concerns the section parallel. */
 void settings_layout(struct Lower *l);
 
+/* The value of a key; as a number or text, `fallback` and NULL where it has none. */
+const Value *settings_value(const struct Lower *l, KeyId k);
+int64_t settings_int(const struct Lower *l, KeyId k, int64_t fallback);
+const char *settings_text(const struct Lower *l, KeyId k);
+
 /* A setting function of a kind by name, NULL when there is none; all of them by index. */
 const SettingFn *setting_find(SettingKind kind, const char *name);
 const SettingFn *setting_at(int index);

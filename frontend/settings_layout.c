@@ -4,18 +4,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-static const Value *key(const Lower *l, KeyId k) { return &l->settings.key[k]; }
-
-static int64_t key_int(const Lower *l, KeyId k, int64_t fallback) {
-    const Value *v = key(l, k);
-    return v->kind == VALUE_int ? v->dim.value : fallback;
-}
-
-static const char *key_text(const Lower *l, KeyId k) {
-    const Value *v = key(l, k);
-    return v->kind == VALUE_str ? v->s : NULL;
-}
-
 static void check_pipeline(Lower *l) {
     static const struct {
         const char *name;
@@ -32,7 +20,7 @@ static void check_pipeline(Lower *l) {
 }
 
 static void check_global_batch(Lower *l) {
-    int64_t want = key_int(l, KEY_train_global_batch, 0), have = 0;
+    int64_t want = settings_int(l, KEY_train_global_batch, 0), have = 0;
     const Module *m = l->mod;
     if (want == 0 || m->train.batch == 0) return;
     bool fits = !__builtin_mul_overflow(m->parallel.dp, m->train.microbatches, &have) &&
@@ -112,7 +100,7 @@ static void load_table(Lower *l) {
 
 /* parallel.split, as numbers of layers. */
 static void read_split(Lower *l) {
-    const Value *v = key(l, KEY_parallel_split);
+    const Value *v = settings_value(l, KEY_parallel_split);
     ParallelSettings *p = &l->mod->parallel;
     p->split_span = l->settings.key_span[KEY_parallel_split];
     if (v->kind == VALUE_none) return;
@@ -130,17 +118,18 @@ static void read_split(Lower *l) {
 }
 
 void settings_layout(Lower *l) {
-    const char *order = key_text(l, KEY_parallel_order);
-    l->mod->parallel = (ParallelSettings){.dp = key_int(l, KEY_parallel_dp, 1),
-                                          .tp = key_int(l, KEY_parallel_tp, 1),
-                                          .pp = key_int(l, KEY_parallel_pp, 1),
-                                          .vpp = key_int(l, KEY_parallel_vpp, 1),
-                                          .bucket_bytes = key_int(l, KEY_parallel_bucket, 25000000),
-                                          .zero = key_int(l, KEY_parallel_zero, 0),
-                                          .pipeline = key_text(l, KEY_parallel_pipeline),
-                                          .group = key_int(l, KEY_parallel_group, 0),
-                                          .schedule_file = key_text(l, KEY_parallel_schedule),
-                                          .any_order = order != NULL && strcmp(order, "any") == 0};
+    const char *order = settings_text(l, KEY_parallel_order);
+    l->mod->parallel =
+        (ParallelSettings){.dp = settings_int(l, KEY_parallel_dp, 1),
+                           .tp = settings_int(l, KEY_parallel_tp, 1),
+                           .pp = settings_int(l, KEY_parallel_pp, 1),
+                           .vpp = settings_int(l, KEY_parallel_vpp, 1),
+                           .bucket_bytes = settings_int(l, KEY_parallel_bucket, 25000000),
+                           .zero = settings_int(l, KEY_parallel_zero, 0),
+                           .pipeline = settings_text(l, KEY_parallel_pipeline),
+                           .group = settings_int(l, KEY_parallel_group, 0),
+                           .schedule_file = settings_text(l, KEY_parallel_schedule),
+                           .any_order = order != NULL && strcmp(order, "any") == 0};
     load_table(l);
     read_split(l);
     check_layout(l);

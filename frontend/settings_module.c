@@ -4,21 +4,21 @@
 #include <inttypes.h>
 #include <string.h>
 
-static const Value *key(const Lower *l, KeyId k) { return &l->settings.key[k]; }
+const Value *settings_value(const Lower *l, KeyId k) { return &l->settings.key[k]; }
 
-static int64_t key_int(const Lower *l, KeyId k, int64_t fallback) {
-    const Value *v = key(l, k);
+int64_t settings_int(const Lower *l, KeyId k, int64_t fallback) {
+    const Value *v = settings_value(l, k);
     return v->kind == VALUE_int ? v->dim.value : fallback;
 }
 
-static const char *key_text(const Lower *l, KeyId k) {
-    const Value *v = key(l, k);
+const char *settings_text(const Lower *l, KeyId k) {
+    const Value *v = settings_value(l, k);
     return v->kind == VALUE_str ? v->s : NULL;
 }
 
 /* A tuple of words as one text, a blank between two; NULL for none. */
 static const char *key_words(const Lower *l, KeyId k) {
-    const Value *v = key(l, k);
+    const Value *v = settings_value(l, k);
     const char *text = NULL;
     for (int i = 0; v->kind == VALUE_tuple && i < v->n; i++)
         text = text == NULL ? v->item[i].s : arena_printf(l->arena, "%s %s", text, v->item[i].s);
@@ -125,7 +125,7 @@ static void record_build_settings(Lower *l) {
     }
     for (int k = 0; k < KEY_COUNT; k++) {
         const char *name = settings_build_key(l->arena, (KeyId)k);
-        const Value *v = key(l, (KeyId)k);
+        const Value *v = settings_value(l, (KeyId)k);
         if (name != NULL && v->kind != VALUE_none)
             module_add_build(m, name, value_text(l->arena, v));
     }
@@ -135,28 +135,28 @@ static void record_build_settings(Lower *l) {
 static void generate_settings(Lower *l) {
     GenerateSettings *g = &l->mod->generate;
     g->present = true;
-    g->tokenizer = key_text(l, KEY_generate_tokenizer);
-    g->temperature = key(l, KEY_generate_temperature)->number;
-    g->top_k = key_int(l, KEY_generate_top_k, 0);
-    g->length = key_int(l, KEY_generate_length, -1);
+    g->tokenizer = settings_text(l, KEY_generate_tokenizer);
+    g->temperature = settings_value(l, KEY_generate_temperature)->number;
+    g->top_k = settings_int(l, KEY_generate_top_k, 0);
+    g->length = settings_int(l, KEY_generate_length, -1);
 }
 
 void settings_to_module(Lower *l) {
     Module *m = l->mod;
-    const Value *optimizer = key(l, KEY_train_optimizer);
-    m->train.data = data_source(key(l, KEY_train_data));
-    m->train.microbatches = key_int(l, KEY_train_microbatches, 1);
-    m->train.chunk_loss = key_int(l, KEY_train_chunk_loss, 0);
-    m->train.steps = key_int(l, KEY_train_steps, -1);
-    m->train.epochs = key_int(l, KEY_train_epochs, -1);
-    m->train.seed = key_int(l, KEY_train_seed, 0);
-    m->train.clip = key(l, KEY_train_clip)->number;
-    const char *dtype = key_text(l, KEY_train_dtype);
+    const Value *optimizer = settings_value(l, KEY_train_optimizer);
+    m->train.data = data_source(settings_value(l, KEY_train_data));
+    m->train.microbatches = settings_int(l, KEY_train_microbatches, 1);
+    m->train.chunk_loss = settings_int(l, KEY_train_chunk_loss, 0);
+    m->train.steps = settings_int(l, KEY_train_steps, -1);
+    m->train.epochs = settings_int(l, KEY_train_epochs, -1);
+    m->train.seed = settings_int(l, KEY_train_seed, 0);
+    m->train.clip = settings_value(l, KEY_train_clip)->number;
+    const char *dtype = settings_text(l, KEY_train_dtype);
     m->train.dtype = dtype != NULL && strcmp(dtype, "bf16") == 0 ? DT_bf16 : DT_f32;
     m->train.tf32 = dtype != NULL && strcmp(dtype, "tf32") == 0;
-    const char *recompute = key_text(l, KEY_train_recompute);
+    const char *recompute = settings_text(l, KEY_train_recompute);
     m->train.recompute = recompute != NULL && strcmp(recompute, "layer") == 0;
-    m->train.schedule = schedule_of(key(l, KEY_train_schedule));
+    m->train.schedule = schedule_of(settings_value(l, KEY_train_schedule));
     if (optimizer->kind == VALUE_setting) {
         m->train.optimizer = optimizer_of(optimizer);
         choose_decay(l, optimizer);
@@ -166,11 +166,11 @@ void settings_to_module(Lower *l) {
         diag_hint(l->diag, e, "optimizer = sgd(lr = 0.1)");
     }
     m->eval.present = l->settings.present[SECTION_eval];
-    m->eval.data = data_source(
-        key(l, l->settings.key_span[KEY_eval_data].file != 0 ? KEY_eval_data : KEY_train_data));
-    m->eval.every = key_int(l, KEY_eval_every, 0);
+    m->eval.data = data_source(settings_value(
+        l, l->settings.key_span[KEY_eval_data].file != 0 ? KEY_eval_data : KEY_train_data));
+    m->eval.every = settings_int(l, KEY_eval_every, 0);
     if (l->settings.present[SECTION_generate]) generate_settings(l);
-    m->checkpoint_prefix = key_text(l, KEY_checkpoint_prefix);
+    m->checkpoint_prefix = settings_text(l, KEY_checkpoint_prefix);
     m->checkpoint_skip = key_words(l, KEY_checkpoint_skip);
     settings_layout(l);
     record_build_settings(l);

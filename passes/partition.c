@@ -142,7 +142,9 @@ static void set_edges(Table *t, const Cut *train) {
 /* Layouts that can be scheduled but not run yet. */
 static bool check_ranks(const PassContext *ctx, const Table *t) {
     const PassOptions *o = ctx->options;
-    if (t->chunks == 1 || o->schedule_only || o->stop_after != NULL || o->only != NULL) return true;
+    bool looked_at =
+        o->only != NULL || (o->stop_after != NULL && strcmp(o->stop_after, "place") != 0);
+    if (t->chunks == 1 || o->schedule_only || looked_at) return true;
     DiagRef ref = diag_error(ctx->mod->diag, E020, (Span){0},
                              "pp = %d, vpp = %d: this version runs on one rank with one chunk",
                              t->ranks, t->vpp);
