@@ -1,30 +1,28 @@
-/* recompute.c - recompute = layer: the backward pass runs each layer's forward again.
+/* recompute.c - what the backward pass of a layer makes again instead of reading it back.
  *
  * Reads   train graphs after autodiff and mixed, in which a forward repeat saves values of every
  *         layer (stacked results) for a backward repeat.
- * Writes  backward repeats that make those values again from what the layer started from and read;
- *         the forward repeat saves that instead where it did not. What is then saved for nobody
- * goes with the next dce. Keeps   every operation, its rounding to bf16 and its random numbers
- * (those of the same iteration), so gradients have the same bits. Why     memory: one value a layer
- * is kept for the backward pass instead of all of them.
+ * Writes  backward repeats that make values again: with recompute = layer all of them, from what
+ *         the layer started from and read (the forward repeat saves that instead where it did not);
+ *         else those that recompute_cheap.c names, from others that are saved. What is then saved
+ *         for nobody goes with the next dce.
+ * Keeps   every operation, its rounding to bf16 and its random numbers (those of the same
+ *         iteration), so gradients have the same bits.
+ * Why     memory: with recompute = layer one value a layer is kept for the backward pass instead of
+ *         all of them, for the time of another forward pass; the rest costs nothing.
  */
-#include "passes/pass.h"
+#include "passes/recompute.h"
 
 typedef struct Recompute {
     const Graph *from;
     Graph *to;
+    bool layer; /* all of a layer */
     ValMap map;
     const Node **extra_of; /* by node of `from`: a forward repeat's copy */
     Arena *scratch;
 } Recompute;
 
-/* A backward repeat and the forward one whose values it makes again. */
-typedef struct Pair {
-    const Node *forward, *back;
-    bool *again;  /* by operand of `back`: made again */
-    bool *needed; /* by value of the forward body */
-    int *kept;    /* by carried value of the forward repeat: the stacked result that holds it */
-} Pair;
+typedef RecomputePair Pair;
 
 static int attr_of(const Node *n, AttrKey key) { return (int)node_int(n, key, 0); }
 
@@ -47,13 +45,17 @@ static Val saved_value(const Graph *g, const Node *forward, Val outer) {
     return forward->body->out[g->val[outer.id].result];
 }
 
+static bool any_needed(const Pair *p, const Node *n) {
+    for (int r = 0; r < n->nout; r++)
+        if (p->needed[node_out(n, r).id] && !p->held[node_out(n, r).id]) return true;
+    return false;
+}
+
 static void find_needed(Pair *p) {
     const Graph *body = p->forward->body;
     for (int i = body->nnode - 1; i >= 0; i--) {
         const Node *n = body->node[i];
-        bool needed = false;
-        for (int r = 0; r < n->nout; r++) needed |= p->needed[node_out(n, r).id];
-        for (int k = 0; needed && k < n->nin; k++) p->needed[n->in[k].id] = true;
+        for (int k = 0; any_needed(p, n) && k < n->nin; k++) p->needed[n->in[k].id] = true;
     }
 }
 
@@ -65,23 +67,41 @@ static int find_kept(const Node *forward, int i) {
     return -1;
 }
 
-/* False when `back` reads nothing that could be made again. */
-static bool find_pair(const Graph *g, const Node *back, Arena *scratch, Pair *p) {
-    *p = (Pair){.back = back, .again = ARENA_ARRAY(scratch, bool, back->nin)};
-    bool any = false;
+/* The forward repeat whose saved values `back` reads, and which; false when there is none. */
+static bool find_saved(const Graph *g, const Node *back, Arena *scratch, Pair *p) {
+    *p = (Pair){.g = g, .back = back, .again = ARENA_ARRAY(scratch, bool, back->nin)};
     for (int k = 0; k < back->nin; k++) {
         const Node *n = saved_by(g, back, k);
         if (n == NULL || (p->forward != NULL && p->forward != n)) continue;
-        if (p->forward == NULL) p->needed = ARENA_ARRAY(scratch, bool, n->body->nval);
+        if (p->forward == NULL) {
+            p->saved = ARENA_ARRAY(scratch, int, n->body->nval);
+            for (uint32_t v = 0; v < n->body->nval; v++) p->saved[v] = -1;
+        }
         p->forward = n;
-        Val v = saved_value(g, n, back->in[k]);
-        if (val_node(n->body, v) == NULL) continue; /* what it started from, or an operand */
-        p->again[k] = any = true;
-        p->needed[v.id] = true;
+        p->saved[saved_value(g, n, back->in[k]).id] = k;
+    }
+    return p->forward != NULL;
+}
+
+/* False when `back` reads nothing that is to be made again. */
+static bool find_pair(const Recompute *r, const Node *back, Pair *p) {
+    if (!find_saved(r->from, back, r->scratch, p)) return false;
+    const Graph *body = p->forward->body;
+    bool any = false;
+    p->held = ARENA_ARRAY(r->scratch, bool, body->nval);
+    p->needed = ARENA_ARRAY(r->scratch, bool, body->nval);
+    if (!r->layer) recompute_choose_cheap(p, r->scratch);
+    for (uint32_t v = 1; v < body->nval; v++) {
+        if (p->saved[v] < 0) continue;
+        bool *again = &p->again[p->saved[v]];
+        *again |= r->layer && val_node(body, (Val){v}) != NULL; /* not what it started from */
+        p->needed[v] = *again;
+        p->held[v] = !r->layer && !*again;
+        any |= *again;
     }
     if (!any) return false;
     find_needed(p);
-    p->kept = ARENA_ARRAY(scratch, int, ncarry_of(p->forward) + 1);
+    p->kept = ARENA_ARRAY(r->scratch, int, ncarry_of(p->forward) + 1);
     for (int i = 0; i < ncarry_of(p->forward); i++) p->kept[i] = find_kept(p->forward, i);
     return true;
 }
@@ -145,16 +165,26 @@ static void add_back(const Recompute *r, const Pair *p, Back *b, int from, int t
 static void add_forward(const Recompute *r, const Pair *p, Back *b, int from, int to, int begin) {
     const Graph *body = p->forward->body;
     for (int i = from; i < to; i++) {
-        if (!p->needed[body->in[i].id]) continue;
+        if (!p->needed[body->in[i].id] || p->held[body->in[i].id]) continue;
         Val outer =
             i < ncarry_of(p->forward) ? started_from(r, p, i) : r->map.to[p->forward->in[i].id];
         b->forward.to[body->in[i].id] = add_operand(b, begin, outer, val_type(body, body->in[i]));
     }
 }
 
-/* Nodes made again belong to the earliest phase that reads them. */
-static void set_phases(Graph *g, int nagain, Arena *scratch) {
-    bool *input_needs = ARENA_ARRAY(scratch, bool, g->nval);
+static bool reads_for_input(const Graph *g, const Node *n, const bool *input_needs) {
+    for (int k = 0; k < n->nin; k++) {
+        const Node *made_by = val_node(g, n->in[k]);
+        bool source = made_by != NULL && op_kind(made_by->op) == KIND_source;
+        if (!source && !input_needs[n->in[k].id]) return false;
+    }
+    return true;
+}
+
+/* Nodes made again belong to the earliest phase that reads them. What is cheap where its operands
+ * pass by belongs to the input gradient when that reads all of these. */
+static void set_phases(const Recompute *r, Graph *g, int nagain) {
+    bool *input_needs = ARENA_ARRAY(r->scratch, bool, g->nval);
     for (int i = g->nnode - 1; i >= 0; i--) {
         Node *n = g->node[i];
         if (i < nagain) n->phase = PHASE_W;
@@ -162,16 +192,18 @@ static void set_phases(Graph *g, int nagain, Arena *scratch) {
             if (input_needs[node_out(n, k).id]) n->phase = PHASE_I;
         for (int k = 0; n->phase == PHASE_I && k < n->nin; k++) input_needs[n->in[k].id] = true;
     }
-}
-
-static bool any_needed(const Pair *p, const Node *n) {
-    for (int r = 0; r < n->nout; r++)
-        if (p->needed[node_out(n, r).id]) return true;
-    return false;
+    for (int i = 0; i < nagain && !r->layer; i++) {
+        Node *n = g->node[i];
+        if (!reads_for_input(g, n, input_needs)) continue;
+        n->phase = PHASE_I;
+        for (int k = 0; k < n->nout; k++) input_needs[node_out(n, k).id] = true;
+    }
 }
 
 static void fill_body(const Recompute *r, const Pair *p, Back *b) {
     const Graph *forward = p->forward->body, *back = p->back->body;
+    for (uint32_t v = 1; v < forward->nval; v++)
+        if (p->held[v]) b->forward.to[v] = b->back.to[back->in[p->saved[v]].id];
     for (int i = 0; i < forward->nnode; i++)
         if (any_needed(p, forward->node[i]))
             graph_copy_node(b->body, forward, forward->node[i], &b->forward, NULL);
@@ -183,7 +215,7 @@ static void fill_body(const Recompute *r, const Pair *p, Back *b) {
     for (int i = 0; i < back->nnode; i++)
         graph_copy_node(b->body, back, back->node[i], &b->back, NULL);
     graph_copy_outputs(b->body, back, &b->back);
-    set_phases(b->body, nagain, r->scratch);
+    set_phases(r, b->body, nagain);
 }
 
 static void copy_back(Recompute *r, const Pair *p) {
@@ -202,25 +234,29 @@ static void copy_back(Recompute *r, const Pair *p) {
     add_forward(r, p, &b, 0, ncarry_of(f), begin);
     add_forward(r, p, &b, first_stacked(f), f->nin, begin);
     fill_body(r, p, &b);
-    Attr attr[] = {*node_attr(n, ATTR_count), ATTR_INT(ncarry, ncarry), ATTR_INT(nconst, nconst),
-                   *node_attr(n, ATTR_reverse)};
+    Attr *attr = ARENA_ARRAY(r->scratch, Attr, n->nattr);
+    for (int i = 0; i < n->nattr; i++) {
+        attr[i] = n->attr[i];
+        if (attr[i].key == ATTR_nconst) attr[i] = (Attr)ATTR_INT(nconst, nconst);
+    }
     Builder builder = {.g = r->to, .phase = n->phase, .span = n->span, .scope = n->scope};
-    const Node *copy = graph_add_region(&builder, OP_repeat, b.nin, b.in, 4, attr, b.body);
+    const Node *copy = graph_add_region(&builder, OP_repeat, b.nin, b.in, n->nattr, attr, b.body);
     for (int i = 0; i < n->nout; i++) r->map.to[node_out(n, i).id] = node_out(copy, i);
 }
 
 /* ---- the pass --------------------------------------------------------------------------- */
 
-static Graph *recompute_graph(const Graph *g, Arena *scratch) {
-    Recompute r = {.from = g, .to = graph_new(g->mod, g->name), .scratch = scratch};
+static Graph *recompute_graph(const Graph *g, bool layer, Arena *scratch) {
+    Recompute r = {.from = g, .to = graph_new(g->mod, g->name), .layer = layer};
+    r.scratch = scratch;
     r.map = valmap_new(scratch, g);
     r.extra_of = ARENA_ARRAY(scratch, const Node *, g->nnode);
     Pair *pair = ARENA_ARRAY(scratch, Pair, g->nnode);
     bool *is_forward = ARENA_ARRAY(scratch, bool, g->nnode);
     for (int i = 0; i < g->nnode; i++) {
         const Node *n = g->node[i];
-        if (n->op == OP_repeat && find_pair(g, n, scratch, &pair[i]))
-            is_forward[g->val[pair[i].forward->out.id].node - 1] = true;
+        if (n->op == OP_repeat && find_pair(&r, n, &pair[i]))
+            is_forward[g->val[pair[i].forward->out.id].node - 1] = layer;
         else
             pair[i].back = NULL;
     }
@@ -239,7 +275,7 @@ static Graph *recompute_graph(const Graph *g, Arena *scratch) {
 
 bool pass_recompute(PassContext *ctx) {
     Module *m = ctx->mod;
-    for (int i = 0; m->train.recompute && i < m->ngraph; i++)
-        m->graph[i] = recompute_graph(m->graph[i], ctx->scratch);
+    for (int i = 0; i < m->ngraph; i++)
+        m->graph[i] = recompute_graph(m->graph[i], m->train.recompute, ctx->scratch);
     return true;
 }
