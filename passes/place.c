@@ -12,7 +12,9 @@
  * the keys and values of generate. With one microbatch in flight everything else is scratch, so
  * that what the backward pass has read makes room for what it writes; with more, values that the
  * forward leaves to the backward are in slots, one for each microbatch in flight. Programs run one
- * after another and share scratch. For CUDA a small step's values have a place of their own each.
+ * after another and share scratch. Where one microbatch is a step, values lie in the places of
+ * gradients that are not written yet. For CUDA a small step's values have a place of their own
+ * each.
  */
 #include "passes/place.h"
 
@@ -224,10 +226,11 @@ static void size_flat_regions(Module *m, int in_flight) {
 enum { APART_BYTES_MAX = 512 << 20 };
 
 static PlaceOptions graph_options(const PassContext *ctx, Graph *g, PlaceOptions options) {
+    const Module *m = ctx->mod;
+    options.lend = m->train.microbatches == 1 && m->nchunk == 1 && strcmp(g->name, "train") == 0;
     PlaceOptions apart = {.no_reuse = true, .slots = options.slots};
     bool train = strncmp(g->name, "train", 5) == 0;
-    if (ctx->mod->target != TARGET_cuda || !train || ctx->options->memory_limit_bytes != 0)
-        return options;
+    if (m->target != TARGET_cuda || !train || ctx->options->memory_limit_bytes != 0) return options;
     Placed placed = place_graph(g, place_fixed_address, &apart, ctx->scratch);
     return placed.scratch_bytes + placed.slot_bytes <= APART_BYTES_MAX ? apart : options;
 }

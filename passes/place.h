@@ -82,6 +82,7 @@ typedef struct PlaceBuffers {
 typedef struct PlaceOptions {
     bool no_reuse;
     bool slots; /* more than one microbatch in flight: values of the forward have slots */
+    bool lend;  /* values may lie where a gradient will be that the graph writes later */
 } PlaceOptions;
 
 typedef struct Placed {

@@ -357,12 +357,49 @@ static void write_input(Check *c, const Graph *g, int i, Parts *value) {
     write_whole(c, g, g->in[i], &value[g->in[i].id]);
 }
 
+/* What is no gradient in the region of gradients must keep its zeros: the update reads all. */
+static void fill_gradients(Check *c, const Graph *g) {
+    int64_t bytes = c->mod->region_bytes[REGION_grad];
+    if (bytes == 0) return;
+    vec_push(c->arena, &c->contents, (Content){.g = g});
+    Range all = {.end = bytes, .content = (int)c->contents.n - 1};
+    vec_push(c->arena, &c->memory[REGION_grad], all);
+}
+
+/* Where the gradient ends that byte `at` belongs to; `at` when it belongs to none. */
+static int64_t gradient_end(const Graph *g, int64_t at) {
+    for (int k = 0; k < g->nout; k++) {
+        const Addr *home = &g->val[g->out[k].id].addr;
+        int64_t end = home->offset_bytes + bytes_of(g, g->out[k]);
+        if (home->region == REGION_grad && home->offset_bytes <= at && at < end) return end;
+    }
+    return at;
+}
+
+static void check_gradients(Check *c, const Graph *g) {
+    for (uint32_t i = 0; i < c->memory[REGION_grad].n && c->why == NULL; i++) {
+        const Range *r = &c->memory[REGION_grad].data[i];
+        Content what = c->contents.data[r->content];
+        if (what.v.id == 0 || val_node(what.g, what.v) == NULL) continue;
+        int64_t at = r->begin, next = gradient_end(g, at);
+        while (next > at && next < r->end) {
+            at = next;
+            next = gradient_end(g, at);
+        }
+        if (next == at)
+            fail(c,
+                 arena_printf(c->arena, "%s lies over zeros between gradients", name_of(c, what)));
+    }
+}
+
 const char *place_check(const Graph *g, PlaceFixed *fixed, const PlaceOptions *options,
                         Arena *arena) {
     Check c = {.mod = g->mod, .arena = arena};
     Parts *value = ARENA_ARRAY(arena, Parts, g->nval);
     check_ports(&c, g, fixed);
+    fill_gradients(&c, g);
     for (int i = 0; i < g->nin; i++) write_input(&c, g, i, value);
     replay(&c, g, value, 0, options->slots);
+    check_gradients(&c, g);
     return c.why;
 }

@@ -3,9 +3,14 @@
  * Greedy by size: the largest buffer first, each at the lowest place where the gap between the
  * buffers that live at the same time fits best. Ties go to the earlier buffer, so the result is one
  * function of the graph.
+ *
+ * Where the step has one microbatch, a gradient's place is free until the gradient is written: what
+ * is dead by then may lie there (logits, for example, over the gradients of layers). Bytes between
+ * gradients stay zero for the update, so nobody lies there.
  */
 #include "passes/place.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 static int64_t align_up(int64_t bytes) {
@@ -29,7 +34,7 @@ static bool live_together(const PlaceBuffer *a, const PlaceBuffer *b) {
     return a->begin <= b->end && b->begin <= a->end;
 }
 
-/* The smallest gap that holds b between `n` buffers in order of offset; the end when none does. */
+/* The smallest gap that holds b between `n` buffers in order of offset; when none does, the end. */
 static int64_t best_offset(const PlaceBuffer *b, PlaceBuffer *const *other, int n) {
     int64_t end = 0, best = -1, best_gap = 0;
     for (int i = 0; i < n; i++) {
@@ -63,6 +68,72 @@ static int64_t pack_region(PlaceBuffer **list, int n, RegionId region, bool no_r
     return total;
 }
 
+/* ---- places of gradients ---------------------------------------------------------------- */
+
+typedef struct Lent {
+    PlaceBuffer **list; /* gradients, the bytes between them and the end, then what lies there */
+    int n, ngrad;       /* the first ngrad are gradients */
+    PlaceBuffer **other;
+} Lent;
+
+/* The gradients that this graph writes, and as buffers that never die all bytes that are not of
+ * one. */
+static Lent lent_new(Placed *placed, Arena *arena) {
+    int nbuffer = (int)placed->buffers.list.n;
+    Lent l = {.list = ARENA_ARRAY(arena, PlaceBuffer *, 3 * nbuffer + 1),
+              .other = ARENA_ARRAY(arena, PlaceBuffer *, 3 * nbuffer + 1)};
+    for (int i = 0; i < nbuffer; i++) {
+        PlaceBuffer *b = &placed->buffers.list.data[i];
+        if (b->region == REGION_grad) l.list[l.ngrad++] = b;
+    }
+    qsort(l.list, (size_t)l.ngrad, sizeof *l.list, by_offset);
+    l.n = l.ngrad;
+    for (int i = 0; i < l.ngrad; i++) {
+        PlaceBuffer *gap = ARENA_NEW(arena, PlaceBuffer);
+        int64_t end = (l.list[i]->offset_bytes + l.list[i]->bytes) / PLACE_ALIGN * PLACE_ALIGN;
+        int64_t next = i + 1 < l.ngrad ? l.list[i + 1]->offset_bytes : INT64_MAX / 2;
+        *gap = (PlaceBuffer){.offset_bytes = end, .bytes = next - end, .end = INT_MAX};
+        if (gap->bytes > 0) l.list[l.n++] = gap;
+    }
+    return l;
+}
+
+/* Whether b lies where a gradient will be. */
+static bool lend(Lent *l, PlaceBuffer *b) {
+    int n = 0;
+    for (int i = 0; i < l->n; i++) {
+        const PlaceBuffer *o = l->list[i];
+        if (i < l->ngrad ? o->begin <= b->end : live_together(o, b)) l->other[n++] = l->list[i];
+    }
+    qsort(l->other, (size_t)n, sizeof *l->other, by_offset);
+    int64_t at = n > 0 ? best_offset(b, l->other, n) : INT64_MAX;
+    if (n == 0 || at >= l->other[n - 1]->offset_bytes) return false;
+    b->offset_bytes = at;
+    b->region = REGION_grad;
+    l->list[l->n++] = b;
+    return true;
+}
+
+/* Who lives longest first: what dies early finds a place elsewhere. */
+static int by_life(const void *x, const void *y) {
+    const PlaceBuffer *a = *(const PlaceBuffer *const *)x, *b = *(const PlaceBuffer *const *)y;
+    int life = (b->end - b->begin) - (a->end - a->begin);
+    return life != 0 ? life : by_size(x, y);
+}
+
+/* Takes from `list` what finds such a place; returns how many are left. */
+static int lend_places(Placed *placed, PlaceBuffer **list, int n, Arena *arena) {
+    Lent l = lent_new(placed, arena);
+    int left = 0;
+    if (l.ngrad == 0) return n;
+    qsort(list, (size_t)n, sizeof *list, by_life);
+    for (int i = 0; i < n; i++)
+        if (!lend(&l, list[i])) list[left++] = list[i];
+    return left;
+}
+
+/* ---- the regions ------------------------------------------------------------------------ */
+
 void place_pack(Placed *placed, const PlaceOptions *options, Arena *arena) {
     int n = (int)placed->buffers.list.n, nslot = 0, nscratch = 0;
     PlaceBuffer **slot = ARENA_ARRAY(arena, PlaceBuffer *, n);
@@ -76,6 +147,8 @@ void place_pack(Placed *placed, const PlaceOptions *options, Arena *arena) {
         else
             scratch[nscratch++] = b;
     }
+    if (options->lend && !options->no_reuse)
+        nscratch = lend_places(placed, scratch, nscratch, arena);
     placed->slot_bytes = pack_region(slot, nslot, REGION_slot, options->no_reuse, arena);
     placed->scratch_bytes =
         pack_region(scratch, nscratch, REGION_scratch, options->no_reuse, arena);

@@ -190,11 +190,49 @@ static void test_slots(void **state) {
     check_free(&c);
 }
 
+static bool is_gradient(const Graph *g, Val v) {
+    for (int k = 0; k < g->nout; k++)
+        if (g->out[k].id == v.id) return g->out_port[k].role == ROLE_grad;
+    return false;
+}
+
+/* Values of train that lie where gradients will be; each of them is then moved to the bytes between
+ * the gradients, which nobody may write. */
+static int try_lent(Check *c) {
+    Graph *g = module_graph(c->m, "train");
+    int lent = 0;
+    const Param *b = &c->m->param[1];
+    int64_t gap = (b->offset_elems + type_elems(c->m->types, b->type)) * (int64_t)sizeof(float);
+    for (uint32_t v = 1; v < g->nval; v++) {
+        const Node *n = val_node(g, (Val){v});
+        Addr was = g->val[v].addr;
+        if (n == NULL || n->op != OP_kernel || was.region != REGION_grad ||
+            is_gradient(g, (Val){v}))
+            continue;
+        lent++;
+        move(g, (Val){v}, (Addr){.region = REGION_grad, .offset_bytes = gap});
+        expect_refused(c, g, "a value between gradients");
+        move(g, (Val){v}, was);
+    }
+    return lent;
+}
+
+static void test_lent(void **state) {
+    (void)state;
+    Check c;
+    make_placed(&c, 1, false);
+    assert_true(try_lent(&c) > 0);
+    check_free(&c);
+    make_placed(&c, 2, false);
+    assert_int_equal(try_lent(&c), 0);
+    check_free(&c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_overlap), cmocka_unit_test(test_moved),
         cmocka_unit_test(test_strides), cmocka_unit_test(test_regions),
-        cmocka_unit_test(test_slots),
+        cmocka_unit_test(test_slots),   cmocka_unit_test(test_lent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
