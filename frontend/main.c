@@ -29,6 +29,7 @@ typedef struct Driver {
     Options options;
     Module *mod;
     InputLimits limits;
+    bool chunk_loss_given, recompute_given; /* the model or -D says what the plan might choose */
     int64_t attention_width;
     VEC(const char *) archs; /* CUDA architectures */
 } Driver;
@@ -110,6 +111,8 @@ static bool read_model(Driver *r, bool *printed) {
                    .program = text};
     const OptionValue *defines = &r->options.value[OPT_define];
     lower_program(&lower, defines->all.data, (int)defines->all.n);
+    r->chunk_loss_given = lower.settings.key_span[KEY_train_chunk_loss].file != 0;
+    r->recompute_given = lower.settings.key_span[KEY_train_recompute].file != 0;
     if (r->mod->train.dtype == DT_bf16 && r->mod->target == TARGET_c && !given(r, OPT_check))
         diag_warn(&r->diag, WARN_BF16, lower.settings.key_span[KEY_train_dtype],
                   "dtype = bf16 runs in f32 on the CPU");
@@ -138,6 +141,8 @@ static PassOptions pass_options(const Driver *r) {
                          .print_locations = given(r, OPT_locations),
                          .schedule_only = given(r, OPT_dump_schedule) || emits(r, "schedule"),
                          .memory_limit_bytes = r->options.value[OPT_memory_limit].bytes,
+                         .may_chunk_loss = !r->chunk_loss_given,
+                         .may_recompute = !r->recompute_given,
                          .dump = ast ? NULL : text_of(r, OPT_dump),
                          .stop_after = text_of(r, OPT_stop_after),
                          .only = text_of(r, OPT_only),
@@ -178,12 +183,13 @@ static int produce(Driver *r, const Program *program) {
 /* text -> AST -> IR -> passes -> kernels and plan -> executable */
 static int compile(Driver *r) {
     bool printed = false;
-    PassOptions passes = pass_options(r);
+    r->chunk_loss_given = r->recompute_given = is_ir(r->options.input);
     bool read = is_ir(r->options.input) ? read_ir(r) : read_model(r, &printed);
     if (!read) return EXIT_DIAGNOSTICS;
     if (printed) return finish_output();
     if (given(r, OPT_check)) return EXIT_OK;
     find_facts(r);
+    PassOptions passes = pass_options(r);
     PassContext ctx = {.mod = r->mod, .scratch = &r->scratch, .options = &passes};
     if (!passes_run(&ctx)) return EXIT_DIAGNOSTICS;
     if (emits(r, "ir"))

@@ -11,7 +11,7 @@ typedef struct DiagLine {
 } DiagLine;
 
 struct DiagEntry {
-    bool is_warning;
+    bool is_warning, is_notice;
     bool counts_as_error;
     DiagCode code;
     WarnCode warn;
@@ -52,8 +52,8 @@ static DiagEntry *entry_of(Diag *d, DiagRef ref) {
 static bool is_repeat(const Diag *d, const DiagEntry *e) {
     for (uint32_t i = 1; i < d->entries.n; i++) {
         const DiagEntry *o = &d->entries.data[i];
-        if (o->is_warning == e->is_warning && o->code == e->code && o->warn == e->warn &&
-            o->span.file == e->span.file && o->span.begin == e->span.begin &&
+        if (o->is_warning == e->is_warning && o->is_notice == e->is_notice && o->code == e->code &&
+            o->warn == e->warn && o->span.file == e->span.file && o->span.begin == e->span.begin &&
             (e->span.file != 0 || strcmp(o->message, e->message) == 0))
             return true;
     }
@@ -88,6 +88,14 @@ DiagRef diag_warn(Diag *d, WarnCode code, Span span, const char *fmt, ...) {
                                  .span = span,
                                  .message = text,
                                  .counts_as_error = is_error});
+}
+
+DiagRef diag_notice(Diag *d, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    const char *text = arena_vprintf(d->arena, fmt, ap);
+    va_end(ap);
+    return record(d, (DiagEntry){.is_notice = true, .message = text});
 }
 
 void diag_label(Diag *d, DiagRef ref, const char *fmt, ...) {
@@ -226,7 +234,9 @@ static void print_text(const Diag *d, const DiagEntry *e) {
         fprintf(d->out, "%s:%u:%u: ", place.file, place.line, place.column);
     else
         fprintf(d->out, "infinic: ");
-    if (!e->is_warning)
+    if (e->is_notice)
+        fprintf(d->out, "notice: %s\n", e->message);
+    else if (!e->is_warning)
         fprintf(d->out, "error[%s]: %s\n", code_table[e->code].name, e->message);
     else
         fprintf(d->out, "%s[-W%s]: %s\n", e->counts_as_error ? "error" : "warning",
@@ -287,9 +297,12 @@ static void print_json_list(const Diag *d, const DiagEntry *e, bool hints) {
 
 static void print_json(const Diag *d, const DiagEntry *e) {
     Place begin = source_place(d->sources, e->span), end = source_place_end(d->sources, e->span);
-    fprintf(d->out, "{\"severity\": \"%s\", \"code\": \"%s%s\", \"title\": ",
-            e->counts_as_error ? "error" : "warning", e->is_warning ? "-W" : "",
-            e->is_warning ? warn_table[e->warn].word : code_table[e->code].name);
+    const char *severity = e->counts_as_error ? "error" : e->is_notice ? "notice" : "warning";
+    const char *code = e->is_notice    ? "notice"
+                       : e->is_warning ? warn_table[e->warn].word
+                                       : code_table[e->code].name;
+    fprintf(d->out, "{\"severity\": \"%s\", \"code\": \"%s%s\", \"title\": ", severity,
+            e->is_warning ? "-W" : "", code);
     print_json_string(d->out,
                       e->is_warning ? warn_table[e->warn].title : code_table[e->code].title);
     fputs(", \"file\": ", d->out);

@@ -58,6 +58,9 @@ DiagRef diag_error(Diag *d, DiagCode code, Span span, const char *fmt, ...) AREN
 /* Record a warning, unless -Wno-... switched it off; under -Werror it counts as an error. */
 DiagRef diag_warn(Diag *d, WarnCode code, Span span, const char *fmt, ...) ARENA_PRINTF(4, 5);
 
+/* Record what was decided for the user: neither error nor warning, without a place. */
+DiagRef diag_notice(Diag *d, const char *fmt, ...) ARENA_PRINTF(2, 3);
+
 /* Text after the caret. */
 void diag_label(Diag *d, DiagRef ref, const char *fmt, ...) ARENA_PRINTF(3, 4);
 

@@ -139,15 +139,17 @@ void graph_copy_outputs(Graph *to, const Graph *from, const ValMap *map) {
         graph_add_output(to, map_get(to, map, from->out[i], (Span){0}), from->out_port[i]);
 }
 
-Graph *graph_clone(const Graph *g, const char *name) {
-    Graph *to = graph_new(g->mod, name);
-    ValMap map = valmap_new(g->mod->arena, g);
+Graph *graph_clone_into(Module *m, const Graph *g, const char *name) {
+    Graph *to = graph_new(m, name);
+    ValMap map = valmap_new(m->arena, g);
     graph_copy_inputs(to, g, &map);
     for (int i = 0; i < g->nnode; i++) {
         const Node *n = g->node[i];
-        Graph *body = n->body != NULL ? graph_clone(n->body, n->body->name) : NULL;
+        Graph *body = n->body != NULL ? graph_clone_into(m, n->body, n->body->name) : NULL;
         graph_copy_node(to, g, n, &map, body);
     }
     graph_copy_outputs(to, g, &map);
     return to;
 }
+
+Graph *graph_clone(const Graph *g, const char *name) { return graph_clone_into(g->mod, g, name); }

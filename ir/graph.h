@@ -259,5 +259,6 @@ Node *graph_copy_node(Graph *to, const Graph *from, const Node *n, ValMap *map, 
 void graph_copy_inputs(Graph *to, const Graph *from, ValMap *map);
 void graph_copy_outputs(Graph *to, const Graph *from, const ValMap *map);
 Graph *graph_clone(const Graph *g, const char *name); /* deep: bodies too */
+Graph *graph_clone_into(Module *m, const Graph *g, const char *name); /* of another module */
 
 #endif

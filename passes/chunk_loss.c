@@ -187,28 +187,42 @@ static bool find_head(Chunked *best) {
     return found;
 }
 
+int64_t chunk_loss_rows(const Graph *g, Arena *scratch) {
+    Chunked c = {.g = g, .scratch = scratch};
+    return g != NULL && find_head(&c) ? c.rows : 0;
+}
+
+static bool refuse_uneven(const Module *m, const Chunked *c) {
+    DiagRef ref =
+        diag_error(m->diag, E020, c->head->span,
+                   "train.chunk_loss = %" PRId64 " does not divide the logits' %" PRId64 " rows",
+                   c->count, c->rows);
+    diag_hint(m->diag, ref, "a power of two divides most batches");
+    return false;
+}
+
+static bool refuse_all(const Module *m) {
+    DiagRef ref = diag_error(m->diag, E020, (Span){0},
+                             "train.chunk_loss = %" PRId64
+                             ": the model has no head and loss that can be made in chunks",
+                             m->train.chunk_loss);
+    diag_hint(m->diag, ref, "a product whose rows cross_entropy alone reads: logits = x |> head");
+    return false;
+}
+
+/* In a pipeline the head is in one chunk of one rank. */
 bool pass_chunk_loss(PassContext *ctx) {
     Module *m = ctx->mod;
-    const Graph *g = module_graph(m, "train");
-    if (g == NULL || m->train.chunk_loss < 2) return true;
-    Chunked c = {.g = g, .scratch = ctx->scratch, .count = m->train.chunk_loss};
-    if (!find_head(&c)) {
-        DiagRef ref = diag_error(m->diag, E020, (Span){0},
-                                 "train.chunk_loss = %" PRId64
-                                 ": the model has no head and loss that can be made in chunks",
-                                 m->train.chunk_loss);
-        diag_hint(m->diag, ref,
-                  "a product whose rows cross_entropy alone reads: logits = x |> head");
-        return false;
+    bool found = false, any = false;
+    for (int i = 0; i < m->nchunk && m->train.chunk_loss >= 2; i++) {
+        const Graph *g = module_chunk_graph(m, "train", i);
+        if (g == NULL) continue;
+        Chunked c = {.g = g, .scratch = ctx->scratch, .count = m->train.chunk_loss};
+        any = true;
+        if (!find_head(&c)) continue;
+        if (c.rows % c.count != 0) return refuse_uneven(m, &c);
+        module_set_graph(m, g->name, dce_graph(chunk_write(&c), ctx->scratch));
+        found = true;
     }
-    if (c.rows % c.count != 0) {
-        DiagRef ref = diag_error(m->diag, E020, c.head->span,
-                                 "train.chunk_loss = %" PRId64
-                                 " does not divide the logits' %" PRId64 " rows",
-                                 c.count, c.rows);
-        diag_hint(m->diag, ref, "a power of two divides most batches");
-        return false;
-    }
-    module_set_graph(m, g->name, dce_graph(chunk_write(&c), ctx->scratch));
-    return true;
+    return !any || found || m->nrank > 1 || refuse_all(m);
 }

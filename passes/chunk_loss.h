@@ -29,6 +29,9 @@ int chunk_node_index(const Graph *g, Val v); /* -1 for an input */
  * which is summed over the chunks. */
 bool chunk_is_sum(const Chunked *c, int i);
 
+/* Rows of the logits that a graph's head and loss could be cut along; 0: there are none. */
+int64_t chunk_loss_rows(const Graph *g, Arena *scratch);
+
 /* The graph with a repeat over c->count chunks in place of the nodes in c->in. */
 Graph *chunk_write(const Chunked *c);
 

@@ -21,6 +21,8 @@ typedef struct PassOptions {
     bool print_locations;
     bool schedule_only;         /* nothing will run: layouts that can only be scheduled are fine */
     int64_t memory_limit_bytes; /* 0: none; else E024 */
+    bool may_chunk_loss;        /* not written: the memory plan may choose train.chunk_loss */
+    bool may_recompute;         /* likewise train.recompute */
     const char *dump;           /* pass name or "all": print the module after it */
     const char *stop_after;     /* pass name: nothing after it runs */
     const char *only;           /* pass name: nothing else runs */

@@ -7,6 +7,7 @@
 #include "ir/panic.h"
 #include "ir/text.h"
 #include "ir/verify.h"
+#include "passes/choose.h"
 #include "passes/pass.h"
 #include "passes/verify_passes.h"
 
@@ -150,6 +151,7 @@ static bool run_pass(PassContext *ctx, const Pass *pass) {
 bool passes_run(PassContext *ctx) {
     const PassOptions *o = ctx->options;
     check(ctx->mod, "lower");
+    if (o->only == NULL) passes_choose(ctx);
     dump(ctx, "lower");
     if (named(o->stop_after, "lower") || named(o->only, "lower")) return true;
     for (int i = 0; i < PASS_COUNT; i++) {

@@ -199,6 +199,10 @@ static bool within_limit(const PassContext *ctx, const Holders *h) {
         diag_note(m->diag, ref, "%12" PRId64 " bytes  %s%s%s", row[i]->bytes, row[i]->what,
                   at[0] != '\0' ? " at " : "", at);
     }
+    if (!ctx->options->may_chunk_loss || !ctx->options->may_recompute)
+        diag_hint(m->diag, ref,
+                  "train.chunk_loss and train.recompute trade time for memory; where they are not "
+                  "written, the plan chooses them");
     return false;
 }
 
