@@ -237,7 +237,7 @@ static void copy_back(Recompute *r, const Pair *p) {
     Attr *attr = ARENA_ARRAY(r->scratch, Attr, n->nattr);
     for (int i = 0; i < n->nattr; i++) {
         attr[i] = n->attr[i];
-        if (attr[i].key == ATTR_nconst) attr[i] = (Attr)ATTR_INT(nconst, nconst);
+        if (attr[i].key == ATTR_nconst) attr[i] = ATTR_INT(nconst, nconst);
     }
     Builder builder = {.g = r->to, .phase = n->phase, .span = n->span, .scope = n->scope};
     const Node *copy = graph_add_region(&builder, OP_repeat, b.nin, b.in, n->nattr, attr, b.body);
