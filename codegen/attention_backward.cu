@@ -10,6 +10,7 @@ struct AttnGrad {
     const inf_bf16 *q, *k, *v, *out, *dout;
     const float *lse;
     inf_bf16 *dq, *dk, *dv;
+    AttnTables tables_q, tables_k;
 };
 
 /* Shared memory: two tiles of own rows, STAGES pairs of others', an `out` tile and two floats a
@@ -24,11 +25,6 @@ template <class S> struct AttnRoom {
         DELTA = LSE + S::COLS * 4
     };
 };
-
-/* The first or second bf16 of a pair. */
-INF_INLINE float attn_half(uint32_t pair, int second) {
-    return inf_from_bits(second ? pair & 0xFFFF0000u : pair << 16);
-}
 
 /* Sum of the products of eight bf16 pairs, added to `sum`. */
 INF_INLINE float attn_dot8(uint4 x, uint4 y, float sum) {
@@ -232,8 +228,9 @@ INF_INLINE void attn_keys(const AttnGrad &g, uint32_t room, int batch, int group
     attn_copy_wait<0>();
     __syncthreads();
     if constexpr (DK && S::HAS_DK)
-        attn_store_rows<S>(g.dk + batch * S::DK_B + group * S::DK_H + key0 * S::DK_T, S::DK_T,
-                           S::KEYS - key0, dk, S::scale(), S::scale(), room);
+        attn_store_turned<S, S::PAIRS_DK, S::BACK_DK>(
+            g.dk + batch * S::DK_B + group * S::DK_H + key0 * S::DK_T, S::DK_T, S::KEYS - key0, dk,
+            S::scale(), room, attn_tables_at<S>(g.tables_k, key0));
     if constexpr (DV && S::HAS_DV)
         attn_store_rows<S>(g.dv + batch * S::DV_B + group * S::DV_H + key0 * S::DV_T, S::DV_T,
                            S::KEYS - key0, dv, 1.0f, 1.0f, room + R::OWN);
@@ -385,9 +382,10 @@ INF_INLINE void attn_queries(const AttnGrad &g, uint32_t room, int batch, int he
     __syncthreads();
 #pragma unroll
     for (int h = 0; h < S::BANDS && S::HAS_DQ; h++)
-        attn_store_rows<S>(g.dq + batch * S::DQ_B + head * S::DQ_H + (row0 + h * F::BAND) * S::DQ_T,
-                           S::DQ_T, own.inside - h * F::BAND, dq[h], S::scale(), S::scale(),
-                           room + h * (F::BAND * 128));
+        attn_store_turned<S, S::PAIRS_DQ, S::BACK_DQ>(
+            g.dq + batch * S::DQ_B + head * S::DQ_H + (row0 + h * F::BAND) * S::DQ_T, S::DQ_T,
+            own.inside - h * F::BAND, dq[h], S::scale(), room + h * (F::BAND * 128),
+            attn_tables_at<S>(g.tables_q, row0 + h * F::BAND));
 }
 
 /* --- the launch --- */

@@ -101,12 +101,22 @@ static bool is_loose_view(const AttentionSpec *s, const AttentionView *v) {
     return (s->loose >> v->arg & 1) || bits % (16 / dtype_bytes(s->dtype)) != 0;
 }
 
+static bool has_turned(const AttentionSpec *s) {
+    return s->turn_q.pairs != PAIRS_none && s->turned.arg >= 0;
+}
+
+static bool has_loose_table(const AttentionSpec *s, const AttentionTurn *t) {
+    return t->pairs != PAIRS_none && (s->loose >> t->cosine & 1 || s->loose >> t->sine & 1);
+}
+
 static bool is_loose(const AttentionSpec *s, bool backward) {
     bool loose = is_loose_view(s, &s->q) || is_loose_view(s, &s->k) || is_loose_view(s, &s->v) ||
-                 is_loose_view(s, &s->out);
+                 is_loose_view(s, &s->out) || has_loose_table(s, &s->turn_q) ||
+                 (has_turned(s) && is_loose_view(s, &s->turned));
     if (!backward) return loose;
-    return loose || is_loose_view(s, &s->dout) || is_loose_view(s, &s->dq) ||
-           is_loose_view(s, &s->dk) || is_loose_view(s, &s->dv);
+    return loose || has_loose_table(s, &s->turn_dq) || has_loose_table(s, &s->turn_dk) ||
+           is_loose_view(s, &s->dout) || is_loose_view(s, &s->dq) || is_loose_view(s, &s->dk) ||
+           is_loose_view(s, &s->dv);
 }
 
 static void print_view(const char *name, const AttentionView *v, FILE *out) {
@@ -119,8 +129,19 @@ static void print_constant(const char *name, double value, FILE *out) {
             (double)(float)value);
 }
 
-/* Which results anybody reads. */
+static void print_turn(const char *name, const AttentionTurn *t, FILE *out) {
+    fprintf(out, "        PAIRS_%s = %d, BACK_%s = %d,\n", name, t->pairs, name, t->back);
+}
+
+/* Which results anybody reads, and which rows are turned. */
 static void print_wanted(const AttentionSpec *s, bool backward, FILE *out) {
+    if (backward) {
+        print_turn("DQ", &s->turn_dq, out);
+        print_turn("DK", &s->turn_dk, out);
+    } else {
+        print_turn("Q", &s->turn_q, out);
+        fprintf(out, "        HAS_TURNED = %d,\n", has_turned(s));
+    }
     if (backward)
         fprintf(out, "        HAS_DQ = %d, HAS_DK = %d, HAS_DV = %d\n    };\n", s->dq.arg >= 0,
                 s->dk.arg >= 0, s->dv.arg >= 0);
@@ -150,6 +171,7 @@ static void print_traits(const AttentionSpec *s, bool backward, const char *name
     print_view("K", &s->k, out);
     print_view("V", &s->v, out);
     print_view("O", &s->out, out);
+    if (!backward) print_view("TURNED", &s->turned, out);
     if (backward) print_view("DO", &s->dout, out);
     if (backward) print_view("DQ", &s->dq, out);
     if (backward) print_view("DK", &s->dk, out);
@@ -181,6 +203,14 @@ static void print_pointer(const AttentionView *v, const char *after, FILE *out) 
         fprintf(out, "a%d + %" PRId64 "%s", v->arg, v->offset, after);
 }
 
+/* ", {cosine, sine" with `after`. */
+static void print_tables(const AttentionTurn *t, const char *after, FILE *out) {
+    if (t->pairs == PAIRS_none)
+        fprintf(out, ", {0, 0%s", after);
+    else
+        fprintf(out, ", {a%d, a%d%s", t->cosine, t->sine, after);
+}
+
 void attention_cuda_print_forward(const AttentionSpec *s, const char *name, FILE *out) {
     Cut cut = cut_of(s, false);
     print_traits(s, false, name, out);
@@ -190,7 +220,9 @@ void attention_cuda_print_forward(const AttentionSpec *s, const char *name, FILE
     print_pointer(&s->k, ", ", out);
     print_pointer(&s->v, ", ", out);
     print_pointer(&s->out, ", ", out);
-    print_pointer(&s->lse, ");\n}\n", out);
+    print_pointer(&s->lse, "", out);
+    print_tables(&s->turn_q, "}, ", out);
+    print_pointer(has_turned(s) ? &s->turned : &(AttentionView){.arg = -1}, ");\n}\n", out);
 }
 
 void attention_cuda_print_backward(const AttentionSpec *s, const char *name, FILE *out) {
@@ -206,5 +238,7 @@ void attention_cuda_print_backward(const AttentionSpec *s, const char *name, FIL
     print_pointer(&s->lse, ", ", out);
     print_pointer(&s->dq, ", ", out);
     print_pointer(&s->dk, ", ", out);
-    print_pointer(&s->dv, "});\n}\n", out);
+    print_pointer(&s->dv, "", out);
+    print_tables(&s->turn_dq, "}", out);
+    print_tables(&s->turn_dk, "}});\n}\n", out);
 }

@@ -9,6 +9,9 @@
  *   out = softmax(scale * q k') v;  lse f32 [B, H, T] = log sum exp of the scaled scores
  *   backward: dq, dk, dv from q, k, v, out, lse and dout
  *
+ * Rotary positions may be part of it: forward reads queries before their turn and also writes what
+ * it turned; backward writes dq and dk turned back. In bf16 values are rounded before and after.
+ *
  * Every operand is a view: element [b, h, t, x] of argument `arg` is at offset + b * view.b +
  * h * view.h + t * view.t + x, in elements; the last axis is contiguous. Several views may name one
  * argument (q, k, v of [B, T, 3 D]). Elements of one view may lie between another's, never on them.
@@ -30,6 +33,15 @@ typedef struct AttentionView {
     int64_t offset, b, h, t;
 } AttentionView;
 
+/* The pairs that rope turns: the halves of a row, or neighbours. */
+typedef enum AttentionPairs { PAIRS_none, PAIRS_halves, PAIRS_neighbours } AttentionPairs;
+
+typedef struct AttentionTurn {
+    AttentionPairs pairs;
+    bool back;
+    int cosine, sine; /* arguments: f32 [rows, dim / 2] */
+} AttentionTurn;
+
 typedef struct AttentionSpec {
     int64_t batch, heads, groups, queries, keys, dim; /* dim: a multiple of 8, at most 256 */
     bool causal;
@@ -37,7 +49,9 @@ typedef struct AttentionSpec {
     Dtype dtype;                     /* f32 or bf16: of all views but lse */
     AttentionView q, k, v, out, lse; /* lse: t is 1; the last axis is absent */
     AttentionView dout, dq, dk, dv;  /* backward only */
-    int nargs, nread; /* arguments of the kernel: operands [0, nread), then results */
+    AttentionTurn turn_q, turn_dq, turn_dk;
+    AttentionView turned; /* with turn_q: the queries after it */
+    int nargs, nread;     /* arguments of the kernel: operands [0, nread), then results */
     Dtype arg_dtype[ATTENTION_ARGS_MAX];
     uint64_t loose; /* bit i: argument i may lie at an address that 16 does not divide */
 } AttentionSpec;

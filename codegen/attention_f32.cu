@@ -129,6 +129,22 @@ INF_INLINE void attn_store(float *to, int64_t stride, int inside,
         }
 }
 
+/* The same with the rows turned, through a tile that nobody reads any more. */
+template <class S, int PAIRS, bool BACK>
+INF_INLINE void attn_store_turned_f32(float *to, int64_t stride, int inside,
+                                      const float (&o)[AttnSquare<S>::SIDE][AttnSquare<S>::WIDE][4],
+                                      const float (&scale)[AttnSquare<S>::SIDE], float *tile,
+                                      const AttnTables &tables) {
+    if constexpr (PAIRS == ATTN_NO_PAIRS) {
+        attn_store<S>(to, stride, inside, o, scale);
+    } else {
+        enum : int { LINE = AttnSquare<S>::LINE, ROWS = S::ROWS };
+        attn_store<S>(tile, LINE, ROWS, o, scale);
+        __syncthreads();
+        attn_turn_f32<S, LINE, ROWS, PAIRS, BACK, false>(tile, tables, to, stride, inside);
+    }
+}
+
 /* Folds over the 16 threads of a row. */
 INF_INLINE float attn_row_sum(float v) {
     INF_FOLD_WARP(v, 16, float, a + b)
@@ -147,7 +163,7 @@ template <class S> INF_INLINE bool attn_sees(int row, int key) {
 
 template <class S>
 INF_INLINE void attn_forward_f32(const float *q, const float *k, const float *v, float *out,
-                                 float *lse) {
+                                 float *lse, AttnTables tables, float *turned) {
     typedef AttnSquare<S> F;
     const AttnPlace at = attn_forward_place<S>();
     const int group = at.head / (S::HEADS / S::GROUPS), row0 = at.tile * S::ROWS;
@@ -163,6 +179,13 @@ INF_INLINE void attn_forward_f32(const float *q, const float *k, const float *v,
     attn_clear<S>(o);
     for (int i = 0; i < F::SIDE; i++) m[i] = -INFINITY, l[i] = 0.0f;
     attn_fill<S>(rows, q, S::Q_T, S::QUERIES - row0);
+    if constexpr (S::PAIRS_Q != ATTN_NO_PAIRS) {
+        turned += at.batch * S::TURNED_B + at.head * S::TURNED_H + row0 * S::TURNED_T;
+        __syncthreads();
+        attn_turn_f32<S, F::LINE, S::ROWS, S::PAIRS_Q, S::BACK_Q, true>(
+            rows, attn_tables_at<S>(tables, row0), S::HAS_TURNED ? turned : 0, S::TURNED_T,
+            S::QUERIES - row0);
+    }
     const int last = S::CAUSAL ? INF_MIN(row0 + S::ROWS, (int)S::KEYS) : (int)S::KEYS;
 #pragma unroll 1
     for (int key = 0; key < last; key += S::ROWS) {
@@ -213,6 +236,7 @@ INF_INLINE void attn_forward_f32(const float *q, const float *k, const float *v,
 struct AttnGradF32 {
     const float *q, *k, *v, *out, *dout, *lse;
     float *dq, *dk, *dv;
+    AttnTables tables_q, tables_k;
 };
 
 /* A tile of queries of one head. */
@@ -312,8 +336,9 @@ INF_INLINE void attn_keys_f32(const AttnGradF32 &g, float *room, int batch, int 
             attn_add<S, true>(dk, p, q);
         }
     if (S::HAS_DK)
-        attn_store<S>(g.dk + batch * S::DK_B + group * S::DK_H + key0 * S::DK_T, S::DK_T,
-                      S::KEYS - key0, dk, scale);
+        attn_store_turned_f32<S, S::PAIRS_DK, S::BACK_DK>(
+            g.dk + batch * S::DK_B + group * S::DK_H + key0 * S::DK_T, S::DK_T, S::KEYS - key0, dk,
+            scale, k, attn_tables_at<S>(g.tables_k, key0));
     if (S::HAS_DV)
         attn_store<S>(g.dv + batch * S::DV_B + group * S::DV_H + key0 * S::DV_T, S::DV_T,
                       S::KEYS - key0, dv, one);
@@ -351,8 +376,9 @@ INF_INLINE void attn_queries_part_f32(const AttnGradF32 &g, float *room, int bat
         attn_add<S, false>(dq, p, k);
     }
     if (S::HAS_DQ)
-        attn_store<S>(g.dq + batch * S::DQ_B + head * S::DQ_H + row0 * S::DQ_T, S::DQ_T, at.inside,
-                      dq, scale);
+        attn_store_turned_f32<S, S::PAIRS_DQ, S::BACK_DQ>(
+            g.dq + batch * S::DQ_B + head * S::DQ_H + row0 * S::DQ_T, S::DQ_T, at.inside, dq, scale,
+            q, attn_tables_at<S>(g.tables_q, row0));
 }
 
 template <class S> INF_INLINE void attn_backward_f32(const AttnGradF32 &g) {

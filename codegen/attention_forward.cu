@@ -123,7 +123,8 @@ INF_INLINE uint32_t attn_forward_arrive(const inf_bf16 *k, const inf_bf16 *v, ui
 /* q, k, v, out, lse: of this block's batch, head and group. */
 template <class S>
 INF_INLINE void attn_forward_block(const inf_bf16 *q, const inf_bf16 *k, const inf_bf16 *v,
-                                   inf_bf16 *out, float *lse, int row0) {
+                                   inf_bf16 *out, float *lse, AttnTables tables, inf_bf16 *turned,
+                                   int row0) {
     typedef AttnForm<S> F;
     ATTN_SHARED(raw);
     const uint32_t rows = attn_address(raw), tiles = rows + S::ROWS * F::ROW_BYTES;
@@ -135,11 +136,16 @@ INF_INLINE void attn_forward_block(const inf_bf16 *q, const inf_bf16 *k, const i
     uint32_t a[S::BANDS][F::STEPS][4]; /* of wgmma, rows come from shared memory */
 
     attn_load_tile<S, S::ROWS>(rows, q + row0 * S::Q_T, S::Q_T, S::QUERIES - row0);
+    if constexpr (S::PAIRS_Q != ATTN_NO_PAIRS) attn_copy_commit();
     attn_load_tile<S, S::COLS>(tiles, k, S::K_T, S::KEYS);
     attn_load_tile<S, S::COLS>(tiles + TILE, v, S::V_T, S::KEYS);
     attn_copy_commit();
-    attn_copy_wait<0>();
-    __syncthreads();
+    if constexpr (S::PAIRS_Q != ATTN_NO_PAIRS)
+        attn_turn_queries<S>(rows, attn_tables_at<S>(tables, row0), S::QUERIES - row0);
+    if (S::PAIRS_Q == ATTN_NO_PAIRS || F::ROWS_STAY) {
+        attn_copy_wait<0>();
+        __syncthreads();
+    }
 #pragma unroll
     for (int h = 0; h < S::BANDS; h++) {
         attn_zero(o[h]);
@@ -178,6 +184,11 @@ INF_INLINE void attn_forward_block(const inf_bf16 *q, const inf_bf16 *k, const i
             if (S::HAS_LSE && lane % 4 == 0 && r < S::QUERIES)
                 lse[r] = INF_FMA(m[h][e], S::scale_log2(), attn_log2(sum)) * 0.693147180559945f;
         }
+        if constexpr (S::HAS_TURNED) {
+            attn_write_rows<S>(turned + first * S::TURNED_T, S::TURNED_T, S::QUERIES - first,
+                               rows + h * (F::BAND * 128));
+            attn_warp_meet();
+        }
         if (S::HAS_OUT)
             attn_store_rows<S>(out + first * S::O_T, S::O_T, S::QUERIES - first, o[h], scale[0],
                                scale[1], rows + h * (F::BAND * 128));
@@ -186,11 +197,12 @@ INF_INLINE void attn_forward_block(const inf_bf16 *q, const inf_bf16 *k, const i
 
 template <class S>
 INF_INLINE void attn_forward_bf16(const inf_bf16 *q, const inf_bf16 *k, const inf_bf16 *v,
-                                  inf_bf16 *out, float *lse) {
+                                  inf_bf16 *out, float *lse, AttnTables tables, inf_bf16 *turned) {
     const AttnPlace at = attn_forward_place<S>();
     const int64_t group = at.head / (S::HEADS / S::GROUPS);
     attn_forward_block<S>(
         q + at.batch * S::Q_B + at.head * S::Q_H, k + at.batch * S::K_B + group * S::K_H,
         v + at.batch * S::V_B + group * S::V_H, out + at.batch * S::O_B + at.head * S::O_H,
-        lse + at.batch * S::L_B + at.head * S::L_H, at.tile * S::ROWS);
+        lse + at.batch * S::L_B + at.head * S::L_H, tables,
+        turned + at.batch * S::TURNED_B + at.head * S::TURNED_H, at.tile * S::ROWS);
 }

@@ -51,6 +51,11 @@ template <class S> INF_INLINE void attn_write(inf_bf16 *to, uint4 v) {
     for (int i = 0; S::LOOSE && i < 8; i++) to[i] = (inf_bf16)(word[i / 2] >> i % 2 * 16);
 }
 
+/* The first or second bf16 of a pair. */
+INF_INLINE float attn_half(uint32_t pair, int second) {
+    return inf_from_bits(second ? pair & 0xFFFF0000u : pair << 16);
+}
+
 /* Rows 0 .. of a view into a tile; zeros in rows from `inside` on, and in columns from DIM on. A
  * thread that finds itself in the same column of rows that are multiples of 8 apart needs one
  * address for all its pieces. */
@@ -251,16 +256,13 @@ template <int N> INF_INLINE void attn_pack(uint32_t (&a)[N / 2][4], const float 
     }
 }
 
-/* A warp's 16 x DIM results times `scale` (of rows l / 4 and l / 4 + 8) to `to`, of which `inside`
- * rows exist; through the warp's own rows of a tile that nobody reads any more (or of a band of
- * it).
- */
+/* A warp's 16 x DIM results times `scale` (of rows l / 4 and l / 4 + 8), rounded, to its own rows
+ * of a tile that nobody reads any more (or of a band of it). */
 template <class S>
-INF_INLINE void attn_store_rows(inf_bf16 *to, int64_t stride, int inside,
-                                const float (&c)[AttnForm<S>::BLOCKS][4], float scale0,
-                                float scale1, uint32_t tile) {
+INF_INLINE void attn_put_rows(const float (&c)[AttnForm<S>::BLOCKS][4], float scale0, float scale1,
+                              uint32_t tile) {
     enum : int { ROWS = S::ROWS, PIECES = S::DIM / 8 };
-    const int lane = threadIdx.x % 32, row0 = threadIdx.x / 32 * 16, row = row0 + lane / 4;
+    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
         attn_put4(attn_at<ROWS>(tile, row, i) + lane % 4 * 4,
@@ -269,6 +271,13 @@ INF_INLINE void attn_store_rows(inf_bf16 *to, int64_t stride, int inside,
                   attn_pair(c[i][2] * scale1, c[i][3] * scale1));
     }
     attn_warp_meet();
+}
+
+/* The warp's rows of a tile to `to`, of which `inside` rows exist. */
+template <class S>
+INF_INLINE void attn_write_rows(inf_bf16 *to, int64_t stride, int inside, uint32_t tile) {
+    enum : int { ROWS = S::ROWS, PIECES = S::DIM / 8 };
+    const int lane = threadIdx.x % 32, row0 = threadIdx.x / 32 * 16;
 #pragma unroll
     for (int i = lane; i < 16 * PIECES; i += 32) {
         const int r = i / PIECES, piece = i % PIECES;
@@ -276,4 +285,13 @@ INF_INLINE void attn_store_rows(inf_bf16 *to, int64_t stride, int inside,
             attn_write<S>(to + (row0 + r) * stride + piece * 8,
                           attn_get16(attn_at<ROWS>(tile, row0 + r, piece)));
     }
+}
+
+/* Both. */
+template <class S>
+INF_INLINE void attn_store_rows(inf_bf16 *to, int64_t stride, int inside,
+                                const float (&c)[AttnForm<S>::BLOCKS][4], float scale0,
+                                float scale1, uint32_t tile) {
+    attn_put_rows<S>(c, scale0, scale1, tile);
+    attn_write_rows<S>(to, stride, inside, tile);
 }

@@ -54,9 +54,10 @@ static void permute(const Node *n, View *view, bool back) {
     }
 }
 
-static bool is_float_cast(const Graph *g, const Node *n) {
-    return n->op == OP_cast && dtype_is_float(val_info(g, n->out)->dtype) &&
-           dtype_is_float(val_info(g, n->in[0])->dtype);
+/* Every element of operand 0 has its place in the result: casts between floats, rope. */
+static bool is_in_place(const Graph *g, const Node *n) {
+    return n->op == OP_rope || (n->op == OP_cast && dtype_is_float(val_info(g, n->out)->dtype) &&
+                                dtype_is_float(val_info(g, n->in[0])->dtype));
 }
 
 bool view_read(const Graph *g, Val v, Val base, View *view) {
@@ -65,7 +66,8 @@ bool view_read(const Graph *g, Val v, Val base, View *view) {
         *view = row_major(g, v);
         return true;
     }
-    if (n == NULL || n->nin != 1 || !view_read(g, n->in[0], base, view)) return false;
+    if (n == NULL || (n->nin != 1 && n->op != OP_rope)) return false;
+    if (!view_read(g, n->in[0], base, view)) return false;
     if (n->op == OP_reshape) return reshape(g, v, view);
     if (n->op == OP_transpose) {
         permute(n, view, false);
@@ -77,7 +79,7 @@ bool view_read(const Graph *g, Val v, Val base, View *view) {
             view->dim[i] = val_info(g, v)->dim[i];
         }
     } else {
-        return is_float_cast(g, n);
+        return is_in_place(g, n);
     }
     return true;
 }
@@ -103,7 +105,7 @@ static void find_written(const Graph *g, Val v, View at, Val made, View *view, i
     }
     if (n->op == OP_transpose)
         permute(n, &at, true);
-    else if (n->op == OP_reshape ? !reshape(g, n->in[0], &at) : !is_float_cast(g, n))
+    else if (n->op == OP_reshape ? !reshape(g, n->in[0], &at) : !is_in_place(g, n))
         return;
     find_written(g, n->in[0], at, made, view, found);
 }

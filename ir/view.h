@@ -16,12 +16,13 @@ typedef struct View {
     int64_t offset, stride[NDIM_MAX];
 } View;
 
-/* v as a view of `base`, through reshape, transpose, slice and casts between floats. False when v
- * is no such view (a reshape may ask for elements that have no common stride). */
+/* v as a view of `base`, through reshape, transpose, slice, casts between floats and rope, which
+ * leaves every element in its place. False when v is no such view (a reshape may ask for elements
+ * that have no common stride). */
 bool view_read(const Graph *g, Val v, Val base, View *view);
 
-/* `made` as a view of `stored`, which is made of it by reshape, transpose, concat and casts between
- * floats. False when there is none, or more than one. */
+/* `made` as a view of `stored`, which is made of it by reshape, transpose, concat, casts between
+ * floats and rope. False when there is none, or more than one. */
 bool view_written(const Graph *g, Val made, Val stored, View *view);
 
 #endif

@@ -3,7 +3,7 @@
  * Reads   every graph, bodies of repeats too.
  * Writes  softmax, log_softmax, layer_norm, rms_norm, rope, cross_entropy as reductions and
  *         elementwise ops, in the phase of the composite; attention where there is no kernel for
- *         it; stop_gradient, which has done its work, is its operand.
+ *         it; stop_gradient, which has done its work, is its operand. On CUDA rope waits for fuse.
  * Keeps   meaning up to rounding; maxima are subtracted before exp, variances are taken of
  *         centred values (never E[x^2] - E[x]^2).
  */
@@ -91,7 +91,8 @@ static Decomposition *const decompose_table[OP_count] = {
 
 static Decomposition *decomposition(const Graph *g, const Node *n) {
     bool attention = n->op == OP_attention || n->op == OP_attention_grad;
-    return attention && attention_has_kernel(g, n) ? NULL : decompose_table[n->op];
+    bool later = n->op == OP_rope && g->mod->target == TARGET_cuda; /* fuse_rope.c */
+    return later || (attention && attention_has_kernel(g, n)) ? NULL : decompose_table[n->op];
 }
 
 static Graph *decompose_graph(const Graph *g, Arena *scratch) {

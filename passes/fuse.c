@@ -24,6 +24,7 @@
 
 static FuseClass class_of(const Graph *g, const Node *n) {
     if (fuse_is_widening(g, n)) return FUSE_inline;
+    if (n->op == OP_rope) return FUSE_member;
     switch (op_kind(n->op)) {
     case KIND_elementwise:
     case KIND_random: return FUSE_member;
@@ -403,29 +404,63 @@ static void join_scalars(Fuse *f, int index) {
     }
 }
 
+/* Ropes that attention takes in, with it. */
+static void join_ropes(Fuse *f) {
+    for (int i = 0; i < f->g->nnode; i++) {
+        if (f->inside[i] < 0) continue;
+        int a = f->group[f->inside[i]], b = f->group[i];
+        FuseGroup *into = &f->groups[a], *from = &f->groups[b];
+        into->node = merged_nodes(f, into, from);
+        into->n += from->n;
+        from->dead = true;
+        f->group[i] = a;
+    }
+}
+
 /* ---- the pass --------------------------------------------------------------------------- */
 
-static Graph *fuse_graph(const Graph *g, PassContext *ctx, bool top) {
+/* What is known of the nodes before any of them are joined. */
+static Fuse fuse_start(const Graph *g, PassContext *ctx) {
     Arena *a = ctx->scratch;
-    g = fuse_attention_results(g, a);
-    if (!ctx->options->no_fuse) g = fuse_copies(g, a);
     Fuse f = {.g = g, .scratch = a};
-    Graph **bodies = ARENA_ARRAY(a, Graph *, g->nnode);
-    for (int i = 0; i < g->nnode; i++)
-        if (g->node[i]->op == OP_repeat) bodies[i] = fuse_graph(g->node[i]->body, ctx, false);
     f.class = ARENA_ARRAY(a, FuseClass, g->nnode);
     f.phase = ARENA_ARRAY(a, Phase, g->nnode);
     f.group = ARENA_ARRAY(a, int, g->nnode);
+    f.inside = ARENA_ARRAY(a, int, g->nnode);
     f.kept = ARENA_ARRAY(a, bool, g->nval);
     f.users = ARENA_ARRAY(a, IntVec, g->nval);
     f.stamp = ARENA_ARRAY(a, int, g->nnode);
-    for (int i = 0; i < g->nnode; i++) f.phase[i] = g->node[i]->phase;
+    for (int i = 0; i < g->nnode; i++) f.phase[i] = g->node[i]->phase, f.inside[i] = -1;
     classify(&f);
     fuse_attention_operands(&f);
     find_users(&f);
+    return f;
+}
+
+/* Ropes are in kernels of attention, or primitives. */
+static Fuse settle_ropes(const Graph *g, PassContext *ctx) {
+    Fuse f = fuse_start(g, ctx);
+    while (ctx->options->no_fuse ? fuse_has_rope(g) : !fuse_rope_choose(&f)) {
+        g = fuse_rope_decompose(&f);
+        f = fuse_start(g, ctx);
+    }
+    return f;
+}
+
+static Graph *fuse_graph(const Graph *g, PassContext *ctx, bool top) {
+    Arena *a = ctx->scratch;
     bool fusing = !ctx->options->no_fuse;
+    g = fuse_attention_results(g, a);
+    if (fuse_has_rope(g)) g = settle_ropes(g, ctx).g;
+    if (fusing) g = fuse_copies(g, a);
+    Fuse f = settle_ropes(g, ctx);
+    g = f.g;
+    Graph **bodies = ARENA_ARRAY(a, Graph *, g->nnode);
+    for (int i = 0; i < g->nnode; i++)
+        if (g->node[i]->op == OP_repeat) bodies[i] = fuse_graph(g->node[i]->body, ctx, false);
     if (fusing && top) fuse_early(&f);
     make_groups(&f);
+    join_ropes(&f);
     for (int i = 0; i < g->nnode; i++) {
         if (f.class[i] == FUSE_inline || f.class[i] == FUSE_repeat) continue;
         if (!fusing && !fuse_attention_rounds(&f, i)) continue;
@@ -444,7 +479,7 @@ static bool primitives_only(Diag *d, const Graph *g) {
     for (int i = 0; i < g->nnode; i++) {
         const Node *n = g->node[i];
         if (n->op == OP_repeat && !primitives_only(d, n->body)) return false;
-        if (n->op != OP_kernel && op_kind(n->op) != KIND_composite) continue;
+        if (n->op == OP_rope || (n->op != OP_kernel && op_kind(n->op) != KIND_composite)) continue;
         DiagRef ref = diag_error(d, E030, n->span, "%s is no primitive operation", op_name(n->op));
         diag_hint(d, ref, "fuse comes after decompose, and once");
         return false;

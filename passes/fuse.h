@@ -5,6 +5,7 @@
  *   fuse_form.c   which sets of nodes are one kernel, and in which form
  *   fuse_target.c what a target's library can do after a product
  *   fuse_attention.c  movement that attention takes in
+ *   fuse_rope.c   rotary positions that attention takes in
  *   fuse_early.c  backward nodes that can run with the forward
  *   fuse_copy.c   values that weight gradients compute again
  *   fuse_emit.c   groups into kernel nodes
@@ -50,6 +51,7 @@ typedef struct Fuse {
     FuseClass *class; /* by node */
     Phase *phase;     /* by node: when it runs (fuse_early.c may make it earlier) */
     int *group;       /* by node; -1 for inline nodes */
+    int *inside;      /* by node: attention that takes in this rope or rounding of one; or -1 */
     FuseGroup *groups;
     bool *kept;    /* by value: a graph output, perhaps through reshapes */
     IntVec *users; /* by value: grouped nodes that read it, through inline nodes */
@@ -137,6 +139,26 @@ bool fuse_attention_rounds(const Fuse *f, int i);
 
 /* Whether attention and the other nodes are one kernel: these only say where its results go. */
 bool fuse_attention_allows(const Fuse *f, const int *node, int n, int anchor);
+
+/* Operand v is a view of something in memory whose rows are contiguous. */
+bool fuse_attention_reads(const Fuse *f, Val v);
+
+/* A cast from f32 to bf16. */
+bool fuse_is_rounding(const Graph *g, const Node *n);
+
+/* ---- rotary positions: fuse_rope.c ---- */
+
+bool fuse_has_rope(const Graph *g); /* bodies of repeats apart */
+
+/* Fills f->inside, once nodes have classes and users; false when some rope is in no kernel of
+ * attention. */
+bool fuse_rope_choose(Fuse *f);
+
+/* The graph, where ropes that are in no kernel of attention are primitives. */
+Graph *fuse_rope_decompose(const Fuse *f);
+
+/* Node i makes the queries as attention's kernel turned them. */
+bool fuse_rope_stores(const Fuse *f, int i);
 
 /* ---- the rest ---- */
 

@@ -20,14 +20,14 @@ static bool is_contiguous(const View *view) {
     return view->dim[view->ndim - 1] == 1 || view->stride[view->ndim - 1] == 1;
 }
 
-static bool is_rounding(const Graph *g, const Node *n) {
+bool fuse_is_rounding(const Graph *g, const Node *n) {
     return n->op == OP_cast && val_info(g, n->in[0])->dtype == DT_f32 &&
            val_info(g, n->out)->dtype == DT_bf16;
 }
 
 bool fuse_attention_rounds(const Fuse *f, int i) {
     const Node *n = f->g->node[i],
-               *made_by = is_rounding(f->g, n) ? val_node(f->g, n->in[0]) : NULL;
+               *made_by = fuse_is_rounding(f->g, n) ? val_node(f->g, n->in[0]) : NULL;
     return made_by != NULL && is_attention(made_by);
 }
 
@@ -38,7 +38,7 @@ bool fuse_attention_rounds(const Fuse *f, int i) {
 static const Node *find_transpose(const Graph *g, Val v, int end) {
     const Node *made_by = val_node(g, v);
     Val out = v;
-    if (made_by != NULL && is_rounding(g, made_by)) {
+    if (made_by != NULL && fuse_is_rounding(g, made_by)) {
         out = made_by->in[0];
         made_by = val_node(g, out);
     }
@@ -79,7 +79,7 @@ Graph *fuse_attention_results(const Graph *g, Arena *scratch) {
 
 /* ---- operands --------------------------------------------------------------------------- */
 
-static bool is_in_place(const Fuse *f, Val v) {
+bool fuse_attention_reads(const Fuse *f, Val v) {
     FuseChain c = fuse_chain(f, v);
     View view;
     if (c.root.id == 0 || is_plain(f->g, v)) return fuse_chain_is_view(&c);
@@ -112,7 +112,7 @@ static bool results_are_rounded(const Fuse *f, int index) {
             for (int k = 0; k < f->g->node[i]->nin; k++) {
                 if (f->g->node[i]->in[k].id != v.id) continue;
                 readers++;
-                rounded += is_rounding(f->g, f->g->node[i]) && f->phase[i] == f->phase[index];
+                rounded += fuse_is_rounding(f->g, f->g->node[i]) && f->phase[i] == f->phase[index];
             }
         for (int i = 0; i < f->g->nout; i++) readers += f->g->out[i].id == v.id;
         if (readers > 1 || rounded < readers) return false;
@@ -127,9 +127,9 @@ void fuse_attention_operands(Fuse *f) {
         bool half = f->g->mod->target == TARGET_cuda && results_are_rounded(f, i);
         for (int k = 0; k < n->nin && half; k++)
             half = is_plain(f->g, n->in[k]) ||
-                   (is_in_place(f, n->in[k]) && stored_dtype(f, n->in[k]) == DT_bf16);
+                   (fuse_attention_reads(f, n->in[k]) && stored_dtype(f, n->in[k]) == DT_bf16);
         for (int k = 0; k < n->nin; k++)
-            if (!is_in_place(f, n->in[k]) ||
+            if (!fuse_attention_reads(f, n->in[k]) ||
                 (!half && stored_dtype(f, n->in[k]) != val_info(f->g, n->in[k])->dtype))
                 store_operand(f, n->in[k]);
     }
@@ -172,7 +172,8 @@ static bool is_outside(const Layout *l, Val v) {
 static bool only_moves(const Layout *l, const Node *n) {
     const Graph *g = l->f->g;
     bool half = stored_dtype(l->f, l->anchor->in[0]) == DT_bf16;
-    if (n->op != OP_transpose && n->op != OP_concat && !(half && is_rounding(g, n))) return false;
+    if (n->op != OP_transpose && n->op != OP_concat && !(half && fuse_is_rounding(g, n)))
+        return false;
     for (int k = 0; k < n->nin; k++) {
         FuseChain c = fuse_chain(l->f, n->in[k]);
         int root = c.root.id != 0 ? fuse_node_index(l->f, c.root) : -1;
@@ -204,7 +205,8 @@ bool fuse_attention_allows(const Fuse *f, const int *node, int n, int anchor) {
     Layout l = {.f = f, .node = node, .n = n, .anchor = f->g->node[anchor]};
     for (int i = 0; i < n; i++) {
         const Node *at = f->g->node[node[i]];
-        if (at != l.anchor && (!only_moves(&l, at) || !check_value(&l, at->out))) return false;
+        if (at == l.anchor || f->inside[node[i]] == anchor) continue;
+        if (!only_moves(&l, at) || !check_value(&l, at->out)) return false;
     }
     for (int r = 0; r < l.anchor->nout; r++) {
         Val v = node_out(l.anchor, r);

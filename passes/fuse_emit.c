@@ -238,9 +238,11 @@ static const char *kernel_name(const Kernel *k) {
     return arena_printf(g->mod->arena, "%s%s_%s", name, op_name(main->op), op_name(last->op));
 }
 
-/* Attention's lse is a result even where nobody reads it: training and evaluation share the
- * kernel. */
-static bool is_always_result(const Node *n, int r) { return n->op == OP_attention && r == 1; }
+/* Attention's lse, and queries that it turned, are results even where nobody reads them: training
+ * and evaluation share the kernel. */
+static bool is_always_result(const Fuse *f, int index, int r) {
+    return (f->g->node[index]->op == OP_attention && r == 1) || fuse_rope_stores(f, index);
+}
 
 /* Gives the body its results; returns how many, the old values in results[]. */
 static int emit_results(Kernel *k, Val *results) {
@@ -250,7 +252,7 @@ static int emit_results(Kernel *k, Val *results) {
         int index = k->group->node[i];
         for (int r = 0; r < f->g->node[index]->nout; r++) {
             Val v = node_out(f->g->node[index], r);
-            if (!read_elsewhere(k, v) && !is_always_result(f->g->node[index], r)) continue;
+            if (!read_elsewhere(k, v) && !is_always_result(f, index, r)) continue;
             graph_add_output(k->b.g, find_inner(k, v, result_type(k, index, r)), (Port){0});
             results[n++] = v;
         }

@@ -64,5 +64,10 @@ cuda llama_tiny models/llama3.it --arch=sm_90a,sm_80 "${llama_trained[@]}" -D tr
     -D train.recompute=none
 cuda gpt2_tiny.bf16 models/gpt2.it --arch=sm_90a,sm_80 "${gpt2_trained[@]}" -D train.B=4
 cuda llama_tiny.bf16 models/llama3.it --arch=sm_90a,sm_80 "${llama_trained[@]}" -D train.B=4 -D train.recompute=none
+cuda llama_tiny.unfused models/llama3.it --arch=sm_90a,sm_80 "${llama_trained[@]}" -D train.B=4 -D train.dtype=f32 \
+    -D train.recompute=none --no-fuse
+wide=("${llama_trained[@]}" -D n_head=2 -D n_kv=1 -D head=64 -D ctx=192 -D train.T=192 -D train.B=2 -D train.recompute=none)
+cuda llama_wide.bf16 models/llama3.it --arch=sm_90a,sm_80 "${wide[@]}"
+cuda llama_wide.bf16.unfused models/llama3.it --arch=sm_90a,sm_80 "${wide[@]}" --no-fuse
 cuda llama_tiny.bf16.layer models/llama3.it --arch=sm_90a,sm_80 "${llama_trained[@]}" -D train.B=4
 cuda gpt2_tiny.bf16.2 models/gpt2.it --arch=sm_90a,sm_80 "${gpt2_trained[@]}" -D train.B=2 -D train.microbatches=2

@@ -61,6 +61,15 @@ for model in gpt2_tiny llama_tiny; do
         check "$model$dtype: 20 steps are 10, resume, 10" resumed $model$dtype
     done
 done
+check "llama_tiny trains with one kernel an operation" train llama_tiny.unfused unfused 20
+check "llama_tiny: the same bits with one kernel an operation" same llama_tiny unfused
+# Heads as wide as models have them: attention turns queries, gradients of queries and keys itself.
+for kind in "" .unfused; do
+    check "llama_wide.bf16$kind trains" "$made/llama_wide.bf16$kind" train --data $ref/tokens.bin --seed 3 \
+        --no-shuffle --steps 10 --quiet --metrics "$work/wide$kind.jsonl" --out "$work/wide$kind.out"
+    norms "$work/wide$kind.jsonl" > "$work/wide$kind.norms"
+done
+check "llama_wide.bf16: the same bits with one kernel an operation" same wide wide.unfused
 check "llama_tiny in bf16 computes layers again" train llama_tiny.bf16.layer layer 20
 check "llama_tiny in bf16: the same bits without saved layers" same llama_tiny.bf16 layer
 check "gpt2_tiny in bf16 trains in two microbatches" train gpt2_tiny.bf16.2 two 20

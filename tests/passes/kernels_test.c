@@ -106,7 +106,8 @@ static const char *broken_attention(const Graph *b, const char *form) {
     View view;
     for (int i = 0; i < b->nnode; i++) {
         const Node *n = b->node[i];
-        if (op_kind(n->op) != KIND_attention && op_kind(n->op) != KIND_movement && n->op != OP_cast)
+        if (op_kind(n->op) != KIND_attention && op_kind(n->op) != KIND_movement &&
+            n->op != OP_cast && n->op != OP_rope)
             return "attention with work beside it";
         if (op_kind(n->op) != KIND_attention) continue;
         if (anchor != NULL) return "two anchors";
@@ -123,6 +124,7 @@ static const char *broken_attention(const Graph *b, const char *form) {
         int found = 0;
         for (int i = 0; i < anchor->nout; i++)
             found += view_written(b, node_out(anchor, i), b->out[k], &view);
+        found += view_read(b, anchor->in[0], b->out[k], &view); /* queries, turned */
         if (found == 0) return "a result that is no view";
     }
     return NULL;
