@@ -29,12 +29,13 @@ typedef struct CodegenOptions {
 /* The program of one module: kernels and the plan. Owned by the arena it was made in. */
 typedef struct Program Program;
 
-/* Lowers every kernel node to the loop form, names and shares equal kernels, and builds the plan.
- * `table` is the schedule (ir/table.h). */
-Program *codegen_build(Module *m, const struct Table *table, const CodegenOptions *options,
-                       Arena *arena);
+/* Lowers every kernel node to the loop form, names and shares equal kernels, and builds the plans
+ * of `nrank` ranks. `table` is the schedule (ir/table.h). */
+Program *codegen_build(Module *const *rank, int nrank, const struct Table *table,
+                       const CodegenOptions *options, Arena *arena);
 
-/* The plan with kernel functions NULL: to print schedule, params and info without an executable. */
+/* The plans with kernel functions NULL: to print schedule, params and info without an executable.
+ */
 const struct Plan *codegen_plan(const Program *p);
 
 /* The whole C file: kernels, tables, main. Same bytes for the same input. */

@@ -36,6 +36,19 @@ static PlanArg plan_arg(Program *p, const Graph *g, Val v) {
     return arg;
 }
 
+/* Bytes that kernels move between two polls: about a tenth of a millisecond. */
+enum { POLL_BYTES = 1 << 20 };
+
+/* Where ranks send messages by the processor, these go on only when they are looked at. */
+static void plan_poll(Program *p, const KernelRow *row) {
+    if (p->nrank == 1 || p->mod->target != TARGET_c) return;
+    p->since_poll += row->bytes + row->flops / 16;
+    if (p->since_poll < POLL_BYTES) return;
+    p->since_poll = 0;
+    PlanStep step = {.kind = STEP_POLL};
+    vec_push(p->arena, &p->steps, step);
+}
+
 static void plan_launch(Program *p, const Graph *g, const Node *n) {
     PlanStep step = {.kind = STEP_LAUNCH,
                      .kernel = program_kernel(p, g, n),
@@ -55,6 +68,7 @@ static void plan_launch(Program *p, const Graph *g, const Node *n) {
         vec_push(p->arena, &p->steps, step);
         step.kernel++;
     }
+    plan_poll(p, &p->kernels.data[program_kernel(p, g, n)]);
 }
 
 static void plan_steps(Program *p, const Graph *g, bool (*wanted)(const Node *));
@@ -85,8 +99,10 @@ static void plan_steps(Program *p, const Graph *g, bool (*wanted)(const Node *))
 
 static bool is_forward(const Node *n) { return n->phase == PHASE_F; }
 static bool is_backward(const Node *n) { return n->phase != PHASE_F; }
+static bool is_input_part(const Node *n) { return n->phase == PHASE_I; }
+static bool is_weight_part(const Node *n) { return n->phase == PHASE_W; }
 
-/* Appends the chunk `name` made from part of a graph; returns its index. */
+/* Appends the chunk `name` made from part of a graph; returns its index among this rank's. */
 static uint32_t plan_chunk(Program *p, const char *name, const char *graph,
                            bool (*wanted)(const Node *)) {
     PlanChunk chunk = {.name = name, .begin = p->steps.n};
@@ -94,53 +110,80 @@ static uint32_t plan_chunk(Program *p, const char *name, const char *graph,
     if (g) plan_steps(p, g, wanted);
     chunk.end = p->steps.n;
     vec_push(p->arena, &p->chunks, chunk);
-    return p->chunks.n - 1;
+    return p->chunks.n - 1 - p->at.chunk;
 }
+
+/* What a chunk of this rank does in a step; of its first microbatch, and of later ones. */
+typedef struct ChunkSteps {
+    uint32_t forward, backward, input, weight;
+} ChunkSteps;
 
 typedef struct TrainChunks {
-    uint32_t forward, backward, forward_add, backward_add, update;
+    ChunkSteps *first, *later; /* by chunk of this rank */
+    uint32_t update;
 } TrainChunks;
 
-static uint32_t task_chunk(const TrainChunks *c, const Task *t) {
-    bool runs = t->kind == TASK_forward || t->kind == TASK_backward || t->kind == TASK_update;
-    if (!runs) return 0; /* only printed: the schedule pass refuses to run such a table */
-    if (t->kind == TASK_update) return c->update;
-    if (t->kind == TASK_forward) return t->first ? c->forward : c->forward_add;
-    return t->first ? c->backward : c->backward_add;
+static bool has_weight_tasks(const RankTasks *rank) {
+    for (int i = 0; i < rank->ntask; i++)
+        if (rank->task[i].kind == TASK_weight) return true;
+    return false;
 }
 
-/* Task lists of the train program, one a rank. */
-static const PlanRank *plan_train_ranks(Program *p, const TrainChunks *chunks) {
-    PlanRank *rank = ARENA_ARRAY(p->arena, PlanRank, p->table->ranks);
+static ChunkSteps plan_chunk_steps(Program *p, const char *graph, int local, const char *sign) {
+    Module *m = p->mod;
+    const char *name = module_chunk_name(m, graph, local);
+    const char *suffix = m->nchunk > 1 ? arena_printf(p->arena, ".%d", local) : "";
+#define NAMED(word) arena_printf(p->arena, word "%s%s", sign, suffix)
+    ChunkSteps s = {.forward = plan_chunk(p, NAMED("forward"), name, is_forward),
+                    .backward = plan_chunk(p, NAMED("backward"), name, is_backward)};
+    if (has_weight_tasks(&p->table->rank[m->rank])) {
+        s.input = plan_chunk(p, NAMED("input"), name, is_input_part);
+        s.weight = plan_chunk(p, NAMED("weight"), name, is_weight_part);
+    }
+#undef NAMED
+    return s;
+}
+
+static TrainChunks plan_train_chunks(Program *p) {
+    int n = p->mod->chunk != NULL ? p->mod->nchunk : 1;
+    TrainChunks c = {.first = ARENA_ARRAY(p->arena, ChunkSteps, n),
+                     .later = ARENA_ARRAY(p->arena, ChunkSteps, n)};
+    bool add = module_chunk_graph(p->mod, "train.add", 0) != NULL;
+    for (int k = 0; k < n; k++) {
+        c.first[k] = plan_chunk_steps(p, "train", k, "");
+        c.later[k] = add ? plan_chunk_steps(p, "train.add", k, "+") : c.first[k];
+    }
+    return c;
+}
+
+static uint32_t task_chunk(const Program *p, const TrainChunks *c, const Task *t) {
+    if (t->kind == TASK_update) return c->update;
+    if (t->kind > TASK_update || (p->mod->chunk == NULL && t->local > 0)) return 0;
+    const ChunkSteps *s = t->first ? &c->first[t->local] : &c->later[t->local];
+    const uint32_t by_kind[] = {s->forward, s->backward, s->input, s->weight};
+    return by_kind[t->kind];
+}
+
+static void push_task(Program *p, const Task *t, uint32_t program) {
+    PlanTask row = {.kind = (uint8_t)t->kind,
+                    .chunk = t->chunk,
+                    .local = t->local,
+                    .microbatch = t->microbatch,
+                    .program = program,
+                    .slot = t->slot,
+                    .message = t->message};
+    if (t->kind < TASK_update) plan_windows(p, t, &row);
+    vec_push(p->arena, &p->tasks, row);
+}
+
+/* This rank's tasks of the train program; without a rank of its own, those of all. */
+static void plan_train_tasks(Program *p, const TrainChunks *chunks) {
     for (int r = 0; r < p->table->ranks; r++) {
         const RankTasks *tasks = &p->table->rank[r];
-        rank[r] = (PlanRank){.task = p->tasks.n, .ntask = (uint32_t)tasks->ntask};
-        for (int i = 0; i < tasks->ntask; i++) {
-            const Task *t = &tasks->task[i];
-            PlanTask row = {.kind = (uint8_t)t->kind,
-                            .chunk = t->chunk,
-                            .local = t->local,
-                            .microbatch = t->microbatch,
-                            .program = task_chunk(chunks, t),
-                            .slot = t->slot,
-                            .message = t->message};
-            vec_push(p->arena, &p->tasks, row);
-        }
-    }
-    return rank;
-}
-
-static void plan_messages(Program *p) {
-    for (int i = 0; i < p->table->nmessage; i++) {
-        const Message *m = &p->table->message[i];
-        PlanMessage row = {.gradient = m->kind == MESSAGE_gradient,
-                           .from = m->from,
-                           .to = m->to,
-                           .from_rank = m->from_rank,
-                           .to_rank = m->to_rank,
-                           .microbatch = m->microbatch,
-                           .slot = m->slot};
-        vec_push(p->arena, &p->messages, row);
+        if (p->mod->chunk != NULL && r != p->mod->rank) continue;
+        p->train_rank[r] = (PlanRank){.task = p->tasks.n, .ntask = (uint32_t)tasks->ntask};
+        for (int i = 0; i < tasks->ntask; i++)
+            push_task(p, &tasks->task[i], task_chunk(p, chunks, &tasks->task[i]));
     }
 }
 
@@ -166,10 +209,10 @@ static void plan_stages(Program *p) {
     }
 }
 
-static const PlanRank *plan_eval_rank(Program *p, uint32_t chunk) {
+static const PlanRank *plan_one_task(Program *p, uint32_t chunk) {
     PlanRank *rank = ARENA_NEW(p->arena, PlanRank);
     *rank = (PlanRank){.task = p->tasks.n, .ntask = 1};
-    PlanTask row = {.kind = PTASK_forward, .program = chunk};
+    PlanTask row = {.kind = PTASK_forward, .program = chunk, .message = -1};
     vec_push(p->arena, &p->tasks, row);
     return rank;
 }
@@ -194,13 +237,24 @@ static PlanInputKind input_kind(const Program *p, const Port *port, const TypeIn
     return t->dtype == DT_f32 ? PLAN_INPUT_image : PLAN_INPUT_label;
 }
 
+typedef VEC(PlanInput) PlanInputs;
+typedef VEC(PlanMetric) PlanMetrics;
+typedef VEC(PlanOutput) PlanOutputs;
+
 static bool is_input(const Port *port) {
     return port->role == ROLE_data || port->role == ROLE_valid || port->role == ROLE_position ||
            port->role == ROLE_last;
 }
 
-static void plan_inputs(Program *p, const Graph *g, PlanProgram *prog) {
-    VEC(PlanInput) rows = {0};
+static bool has_input(const PlanInputs *rows, uint8_t kind) {
+    for (uint32_t i = 0; i < rows->n; i++)
+        if (rows->data[i].kind == kind) return true;
+    return false;
+}
+
+/* The inputs of one graph: of chunk `local` of this rank; or -1, of another rank, those that no
+ * chunk here reads: what a sample is made of is a fact of the whole model. */
+static void plan_graph_inputs(Program *p, const Graph *g, int local, PlanInputs *rows) {
     for (int i = 0; i < g->nin; i++) {
         const Port *port = &g->in_port[i];
         if (!is_input(port)) continue;
@@ -211,16 +265,17 @@ static void plan_inputs(Program *p, const Graph *g, PlanProgram *prog) {
                          .ndim = t->ndim,
                          .limit = INT64_MAX,
                          .ignore = INT64_MIN,
-                         .at = plan_arg(p, g, g->in[i])};
+                         .local = local,
+                         .at = {.region = PLAN_REGION_data}};
+        if (local >= 0) row.at = plan_arg(p, g, g->in[i]);
+        if (local < 0 && has_input(rows, row.kind)) continue;
         memcpy(row.dim, t->dim, sizeof row.dim);
         if (port->role == ROLE_data && port->index < p->options->limits.count) {
             row.limit = p->options->limits.limit[port->index].limit;
             row.ignore = p->options->limits.limit[port->index].ignore;
         }
-        vec_push(p->arena, &rows, row);
+        vec_push(p->arena, rows, row);
     }
-    prog->input = rows.data;
-    prog->ninput = rows.n;
 }
 
 /* Byte offset of the output with this role and index; -1 when the graph has none. */
@@ -231,26 +286,23 @@ static int64_t output_offset(const Graph *g, Role role, int index) {
     return -1;
 }
 
-static void plan_metrics(Program *p, const Graph *g, PlanProgram *prog) {
-    VEC(PlanMetric) rows = {0};
+static void plan_graph_metrics(Program *p, const Graph *g, PlanMetrics *rows) {
     PlanMetric loss = {.name = "loss",
                        .sum = output_offset(g, ROLE_loss_sum, 0),
                        .count = output_offset(g, ROLE_loss_count, 0)};
-    vec_push(p->arena, &rows, loss);
+    if (loss.sum < 0) return;
+    vec_push(p->arena, rows, loss);
     for (int i = 0; i < g->nout; i++) {
         const Port *port = &g->out_port[i];
         if (port->role != ROLE_metric_sum) continue;
         PlanMetric row = {.name = port->name,
                           .sum = g->val[g->out[i].id].addr.offset_bytes,
                           .count = output_offset(g, ROLE_metric_count, port->index)};
-        vec_push(p->arena, &rows, row);
+        vec_push(p->arena, rows, row);
     }
-    prog->metric = rows.data;
-    prog->nmetric = loss.sum >= 0 ? rows.n : 0;
 }
 
-static void plan_outputs(Program *p, const Graph *g, PlanProgram *prog) {
-    VEC(PlanOutput) rows = {0};
+static void plan_graph_outputs(Program *p, const Graph *g, PlanOutputs *rows) {
     for (int i = 0; i < g->nout; i++) {
         if (g->out_port[i].role != ROLE_output) continue;
         const TypeInfo *t = val_info(g, g->out[i]);
@@ -259,17 +311,31 @@ static void plan_outputs(Program *p, const Graph *g, PlanProgram *prog) {
                           .ndim = t->ndim,
                           .at = plan_arg(p, g, g->out[i])};
         memcpy(row.dim, t->dim, sizeof row.dim);
-        vec_push(p->arena, &rows, row);
+        vec_push(p->arena, rows, row);
     }
-    prog->output = rows.data;
-    prog->noutput = rows.n;
 }
 
+static int chunk_count(const Program *p) { return p->mod->chunk != NULL ? p->mod->nchunk : 1; }
+
 static void plan_program(Program *p, PlanProgram prog, const char *graph) {
-    const Graph *g = module_graph(p->mod, graph);
-    plan_inputs(p, g, &prog);
-    plan_metrics(p, g, &prog);
-    plan_outputs(p, g, &prog);
+    PlanInputs inputs = {0};
+    PlanMetrics metrics = {0};
+    PlanOutputs outputs = {0};
+    for (int k = 0; k < chunk_count(p); k++) {
+        const Graph *g = module_chunk_graph(p->mod, graph, k);
+        plan_graph_inputs(p, g, k, &inputs);
+        plan_graph_outputs(p, g, &outputs);
+    }
+    for (int r = 0; r < p->nrank; r++)
+        for (int k = 0; r != p->mod->rank && k < p->rank[r]->nchunk; k++)
+            plan_graph_inputs(p, module_chunk_graph(p->rank[r], graph, k), -1, &inputs);
+    /* Every rank hears of loss and metrics, which the last chunk's has. */
+    Module *last = p->nrank > 1 ? p->rank[p->table->home[p->table->chunks - 1]] : p->mod;
+    for (int k = 0; k < (last->chunk != NULL ? last->nchunk : 1); k++)
+        plan_graph_metrics(p, module_chunk_graph(last, graph, k), &metrics);
+    prog.input = inputs.data, prog.ninput = inputs.n;
+    prog.metric = metrics.data, prog.nmetric = metrics.n;
+    prog.output = outputs.data, prog.noutput = outputs.n;
     vec_push(p->arena, &p->programs, prog);
 }
 
@@ -294,25 +360,54 @@ static void plan_forward(Program *p, const char *name, int64_t batch) {
                         .batch = batch,
                         .microbatches = 1,
                         .scratch = scratch_end(module_graph(p->mod, name)),
-                        .rank = plan_eval_rank(p, plan_chunk(p, name, name, NULL))};
+                        .rank = plan_one_task(p, plan_chunk(p, name, name, NULL))};
     plan_program(p, prog, name);
 }
 
-static void plan_programs(Program *p) {
-    bool add = module_graph(p->mod, "train.add") != NULL;
-    TrainChunks c = {0};
-    c.forward = plan_chunk(p, "forward", "train", is_forward);
-    c.backward = plan_chunk(p, "backward", "train", is_backward);
-    c.forward_add = add ? plan_chunk(p, "forward+", "train.add", is_forward) : c.forward;
-    c.backward_add = add ? plan_chunk(p, "backward+", "train.add", is_backward) : c.backward;
-    c.update = plan_chunk(p, "update", "update", NULL);
+/* The evaluation of a pipeline: this rank's chunks, one after another. */
+static void plan_eval_chunks(Program *p) {
+    PlanProgram prog = {
+        .name = "eval", .batch = p->mod->eval.batch, .microbatches = 1, .rank = p->eval_rank};
+    uint32_t first = p->chunks.n - p->at.chunk;
+    for (int k = 0; k < p->mod->nchunk; k++) {
+        const char *name = module_chunk_name(p->mod, "eval", k);
+        int64_t scratch = scratch_end(module_graph(p->mod, name));
+        if (scratch > prog.scratch) prog.scratch = scratch;
+        plan_chunk(p, name, name, NULL);
+    }
+    plan_eval_tasks(p, first);
+    plan_program(p, prog, "eval");
+}
+
+/* The norm, where it is apart, and the update: one chunk on one rank, two where ranks exchange what
+ * the first one makes. */
+static uint32_t plan_update(Program *p, PlanFinish *finish) {
+    if (p->nrank > 1) {
+        finish->norm = (int32_t)plan_chunk(p, "norm", "norm", NULL);
+        return plan_chunk(p, "update", "update", NULL);
+    }
+    uint32_t at = plan_chunk(p, "update", "norm", NULL);
+    if (module_graph(p->mod, "update")) plan_steps(p, module_graph(p->mod, "update"), NULL);
+    p->chunks.data[p->at.chunk + at].end = p->steps.n;
+    return at;
+}
+
+static void plan_programs(Program *p, PlanFinish *finish) {
+    TrainChunks c = plan_train_chunks(p);
+    c.update = plan_update(p, finish);
     if (module_graph(p->mod, "copy")) plan_chunk(p, "copy", "copy", NULL);
+    plan_train_tasks(p, &c);
     PlanProgram train = {.name = "train",
                          .batch = p->mod->train.batch,
                          .microbatches = p->mod->train.microbatches,
-                         .rank = plan_train_ranks(p, &c)};
+                         .rank = p->train_rank};
     plan_program(p, train, "train");
-    if (module_graph(p->mod, "eval")) plan_forward(p, "eval", p->mod->eval.batch);
+    if (module_chunk_graph(p->mod, "eval", 0) != NULL) {
+        if (p->mod->chunk != NULL)
+            plan_eval_chunks(p);
+        else
+            plan_forward(p, "eval", p->mod->eval.batch);
+    }
     for (int i = 0; i < p->mod->ngraph; i++) {
         const char *name = p->mod->graph[i]->name;
         if (strncmp(name, "prefill.", 8) == 0 || strcmp(name, "decode") == 0)
@@ -330,11 +425,13 @@ static void plan_params(Program *p) {
         const TypeInfo *t = type_info(p->mod->types, param->type);
         PlanParam row = {.name = param->name,
                          .offset = param->offset_elems * 4,
+                         .first = param->first,
                          .nstack = param->nstack,
                          .ndim = t->ndim - param->nstack,
                          .init = (uint8_t)param->init,
                          .transposed = param->transposed,
                          .trainable = param->trainable,
+                         .copied = param->counted_elsewhere,
                          .decay = param->decay,
                          .init_a = param->init_a,
                          .uses = param->uses,
@@ -353,7 +450,7 @@ static void plan_params(Program *p) {
         PlanAlias row = {.name = p->mod->alias[i].name, .param = p->mod->alias[i].param};
         vec_push(p->arena, &p->aliases, row);
     }
-    for (int i = 0; i < p->mod->nbuild; i++) {
+    for (int i = 0; i < p->mod->nbuild && p->settings.n < (uint32_t)p->mod->nbuild; i++) {
         PlanSetting row = {.key = p->mod->build[i].key, .value = p->mod->build[i].value};
         vec_push(p->arena, &p->settings, row);
     }
@@ -363,38 +460,38 @@ static PlanData plan_data(const DataSource *d) {
     return (PlanData){.kind = (uint8_t)d->kind, .path = d->path, .split = d->split};
 }
 
-static void plan_train(Program *p) {
+static void plan_train(const Program *p, Plan *plan) {
     const TrainSettings *t = &p->mod->train;
     const EvalSettings *e = &p->mod->eval;
-    p->plan.train = (PlanTrain){.data = plan_data(&t->data),
-                                .eval_data = plan_data(&e->data),
-                                .eval_present = e->present,
-                                .eval_every = e->every,
-                                .steps = t->steps,
-                                .epochs = t->epochs,
-                                .seed = t->seed,
-                                .optimizer = (uint8_t)t->optimizer.kind,
-                                .schedule = (uint8_t)t->schedule.kind,
-                                .lr = t->optimizer.lr,
-                                .beta1 = t->optimizer.beta1,
-                                .beta2 = t->optimizer.beta2,
-                                .decay = t->optimizer.decay,
-                                .clip = t->clip,
-                                .warmup = t->schedule.warmup,
-                                .floor = t->schedule.floor,
-                                .decay_share = t->schedule.decay_share,
-                                .dtype = t->tf32 ? "tf32" : dtype_name(t->dtype)};
+    plan->train = (PlanTrain){.data = plan_data(&t->data),
+                              .eval_data = plan_data(&e->data),
+                              .eval_present = e->present,
+                              .eval_every = e->every,
+                              .steps = t->steps,
+                              .epochs = t->epochs,
+                              .seed = t->seed,
+                              .optimizer = (uint8_t)t->optimizer.kind,
+                              .schedule = (uint8_t)t->schedule.kind,
+                              .lr = t->optimizer.lr,
+                              .beta1 = t->optimizer.beta1,
+                              .beta2 = t->optimizer.beta2,
+                              .decay = t->optimizer.decay,
+                              .clip = t->clip,
+                              .warmup = t->schedule.warmup,
+                              .floor = t->schedule.floor,
+                              .decay_share = t->schedule.decay_share,
+                              .dtype = t->tf32 ? "tf32" : dtype_name(t->dtype)};
 }
 
-static void plan_generate(Program *p) {
+static void plan_generate(const Program *p, Plan *plan) {
     const GenerateSettings *g = &p->mod->generate;
-    p->plan.generate = (PlanGenerate){.present = g->present,
-                                      .batch = g->batch,
-                                      .context = g->context,
-                                      .tokenizer = g->tokenizer,
-                                      .temperature = g->temperature,
-                                      .top_k = g->top_k,
-                                      .length = g->length};
+    plan->generate = (PlanGenerate){.present = g->present,
+                                    .batch = g->batch,
+                                    .context = g->context,
+                                    .tokenizer = g->tokenizer,
+                                    .temperature = g->temperature,
+                                    .top_k = g->top_k,
+                                    .length = g->length};
 }
 
 enum { BUFFERS_SHOWN = 10 };
@@ -408,21 +505,29 @@ static void plan_note_buffer(Program *p, const Graph *g, const Node *n, Val v) {
                              n->op == OP_kernel ? node_attr(n, ATTR_name)->s : op_name(n->op)),
         .place = place_text(p, n->span)};
     if (row.region != PLAN_REGION_slot && row.region != PLAN_REGION_scratch) return;
-    uint32_t at = p->buffers.n;
-    while (at > 0 && p->buffers.data[at - 1].bytes < row.bytes) at--;
-    if (at >= BUFFERS_SHOWN) return;
-    if (p->buffers.n < BUFFERS_SHOWN) vec_push(p->arena, &p->buffers, row);
+    uint32_t first = p->at.buffer, at = p->buffers.n;
+    while (at > first && p->buffers.data[at - 1].bytes < row.bytes) at--;
+    if (at >= first + BUFFERS_SHOWN) return;
+    if (p->buffers.n < first + BUFFERS_SHOWN) vec_push(p->arena, &p->buffers, row);
     for (uint32_t i = p->buffers.n - 1; i > at; i--) p->buffers.data[i] = p->buffers.data[i - 1];
     p->buffers.data[at] = row;
 }
 
+static void plan_graph_buffers(Program *p, const Graph *g) {
+    for (int i = 0; i < g->nnode; i++)
+        if (g->node[i]->op != OP_reshape)
+            for (int r = 0; r < g->node[i]->nout; r++)
+                plan_note_buffer(p, g, g->node[i], node_out(g->node[i], r));
+}
+
 static void plan_buffers(Program *p) {
-    for (uint32_t k = 0; k < p->programs.n; k++) {
-        const Graph *g = module_graph(p->mod, p->programs.data[k].name);
-        for (int i = 0; i < g->nnode; i++)
-            if (g->node[i]->op != OP_reshape)
-                for (int r = 0; r < g->node[i]->nout; r++)
-                    plan_note_buffer(p, g, g->node[i], node_out(g->node[i], r));
+    for (uint32_t k = p->at.program; k < p->programs.n; k++) {
+        const char *name = p->programs.data[k].name;
+        if (module_graph(p->mod, name) != NULL)
+            plan_graph_buffers(p, module_graph(p->mod, name));
+        else
+            for (int c = 0; c < chunk_count(p); c++)
+                plan_graph_buffers(p, module_chunk_graph(p->mod, name, c));
     }
 }
 
@@ -448,55 +553,109 @@ static void plan_kernels(Program *p) {
     }
 }
 
+/* Tables do not move any more: every plan gets its own rows and the shared ones. */
 static void plan_point_to_tables(Program *p) {
-    Plan *plan = &p->plan;
-    plan->param = p->params.data, plan->nparam = p->params.n;
-    plan->alias = p->aliases.data, plan->nalias = p->aliases.n;
-    plan->kernel = p->plan_kernels.data, plan->nkernel = p->plan_kernels.n;
-    plan->arg = p->args.data;
-    plan->stride = p->strides.data;
-    plan->step = p->steps.data;
-    plan->chunk = p->chunks.data, plan->nchunk = p->chunks.n;
-    plan->task = p->tasks.data;
-    plan->message = p->messages.data, plan->nmessage = p->messages.n;
-    plan->stage = p->stages.data, plan->nstage = p->stages.n;
-    plan->program = p->programs.data, plan->nprogram = p->programs.n;
-    plan->setting = p->settings.data, plan->nsetting = p->settings.n;
-    plan->buffer = p->buffers.data, plan->nbuffer = p->buffers.n;
-    plan->matmul = p->matmuls.data, plan->nmatmul = p->matmuls.n;
-    plan->image = p->images.data, plan->nimage = p->images.n;
+    for (uint32_t r = 0; r < p->plans.n; r++) {
+        Plan *plan = &p->plans.data[r];
+        const RankRows *at = &p->rows.data[r];
+        if (plan->nparam) plan->param = p->params.data + at->param;
+        if (plan->nalias) plan->alias = p->aliases.data + at->alias;
+        if (plan->nbuffer) plan->buffer = p->buffers.data + at->buffer;
+        plan->chunk = p->chunks.data + at->chunk;
+        plan->program = p->programs.data + at->program;
+        plan->kernel = p->plan_kernels.data, plan->nkernel = p->plan_kernels.n;
+        plan->arg = p->args.data;
+        plan->stride = p->strides.data;
+        plan->step = p->steps.data;
+        plan->task = p->tasks.data;
+        plan->message = p->messages.data, plan->nmessage = p->messages.n;
+        plan->share = p->shares.data, plan->nshare = p->shares.n;
+        plan->stage = p->stages.data, plan->nstage = p->stages.n;
+        plan->setting = p->settings.data, plan->nsetting = p->settings.n;
+        plan->matmul = p->matmuls.data, plan->nmatmul = p->matmuls.n;
+        plan->image = p->images.data, plan->nimage = p->images.n;
+    }
+}
+
+static Plan plan_head(const Program *p) {
+    const Module *m = p->mod;
+    Plan plan = {.version = PLAN_VERSION,
+                 .rank = p->nrank > 1 ? m->rank : 0,
+                 .ranks = p->nrank,
+                 .model = m->name,
+                 .file = m->file,
+                 .target = m->target == TARGET_cuda ? "cuda" : "cpu",
+                 .compiler = p->options->version,
+                 .cpu_features = "",
+                 .dp = (int32_t)m->parallel.dp,
+                 .tp = (int32_t)m->parallel.tp,
+                 .pp = (int32_t)m->parallel.pp,
+                 .vpp = (int32_t)m->parallel.vpp,
+                 .pipeline = p->table->pipeline,
+                 .schedule_summary = p->table->summary,
+                 .flat_bytes = m->flat_elems * 4,
+                 .nstate = m->nstate,
+                 .checkpoint_prefix = m->checkpoint_prefix,
+                 .checkpoint_skip = m->checkpoint_skip,
+                 .finish = {.norm = -1}};
+    for (int i = 0; i < REGION_count; i++) plan.region_bytes[i] = m->region_bytes[i];
+    return plan;
+}
+
+static int64_t squares_offset(const Graph *update) {
+    for (int i = 0; i < update->nin; i++)
+        if (update->in_port[i].role == ROLE_squares)
+            return update->val[update->in[i].id].addr.offset_bytes;
+    return 0;
+}
+
+static void plan_finish(const Program *p, Plan *plan) {
+    const Graph *update = module_graph(p->mod, "update");
+    const PlanProgram *train = &p->programs.data[p->at.program];
+    plan->grad_norm = output_offset(update, ROLE_grad_norm, 0);
+    plan->update_ok = output_offset(update, ROLE_update_ok, 0);
+    if (p->nrank == 1) return;
+    plan->finish.loss_rank = p->table->home[p->table->chunks - 1];
+    plan->finish.loss = train->metric[0].sum;
+    plan->finish.squares = squares_offset(update);
+    plan->finish.nsquares = p->mod->ntensor;
+    plan->finish.loss_bytes = plan->finish.squares - plan->finish.loss;
+}
+
+/* The plan of the rank at hand. */
+static void plan_rank(Program *p) {
+    p->at = (RankRows){.param = p->params.n,
+                       .alias = p->aliases.n,
+                       .chunk = p->chunks.n,
+                       .program = p->programs.n,
+                       .buffer = p->buffers.n};
+    Plan plan = plan_head(p);
+    plan_params(p);
+    plan_programs(p, &plan.finish);
+    plan_train(p, &plan);
+    plan_generate(p, &plan);
+    plan_buffers(p);
+    plan_finish(p, &plan);
+    plan.attention_width = p->options->attention_width;
+    plan.nparam = p->params.n - p->at.param;
+    plan.nalias = p->aliases.n - p->at.alias;
+    plan.nchunk = p->chunks.n - p->at.chunk;
+    plan.nprogram = p->programs.n - p->at.program;
+    plan.nbuffer = p->buffers.n - p->at.buffer;
+    vec_push(p->arena, &p->plans, plan);
+    vec_push(p->arena, &p->rows, p->at);
 }
 
 void plan_build(Program *p) {
-    const Module *m = p->mod;
-    p->plan = (Plan){.version = PLAN_VERSION,
-                     .model = m->name,
-                     .file = m->file,
-                     .target = m->target == TARGET_cuda ? "cuda" : "cpu",
-                     .compiler = p->options->version,
-                     .cpu_features = "",
-                     .dp = (int32_t)m->parallel.dp,
-                     .tp = (int32_t)m->parallel.tp,
-                     .pp = (int32_t)m->parallel.pp,
-                     .vpp = (int32_t)m->parallel.vpp,
-                     .pipeline = p->table->pipeline,
-                     .schedule_summary = p->table->summary,
-                     .flat_bytes = m->flat_elems * 4,
-                     .nstate = m->nstate,
-                     .checkpoint_prefix = m->checkpoint_prefix,
-                     .checkpoint_skip = m->checkpoint_skip};
-    for (int i = 0; i < REGION_count; i++) p->plan.region_bytes[i] = m->region_bytes[i];
-    plan_params(p);
+    p->train_rank = ARENA_ARRAY(p->arena, PlanRank, p->table->ranks);
+    p->eval_rank = ARENA_ARRAY(p->arena, PlanRank, p->table->ranks);
     plan_messages(p);
+    plan_shares(p);
     plan_stages(p);
-    plan_programs(p);
-    plan_train(p);
-    plan_generate(p);
-    plan_buffers(p);
+    for (int r = 0; r < p->nrank; r++) {
+        p->mod = p->rank[r];
+        plan_rank(p);
+    }
     plan_kernels(p);
-    const Graph *update = module_graph(m, "update");
-    p->plan.grad_norm = output_offset(update, ROLE_grad_norm, 0);
-    p->plan.update_ok = output_offset(update, ROLE_update_ok, 0);
-    p->plan.attention_width = p->options->attention_width;
     plan_point_to_tables(p);
 }

@@ -1,6 +1,6 @@
 /* print_plan.c - the tables of a plan as C initialisers.
  *
- * Writes one const array a table, then `static const Plan plan`. Rows are positional where they
+ * Writes one const array a table, then `static const Plan plans`. Rows are positional where they
  * are many (arguments, steps) and designated where they are few, so that the file stays readable.
  * Floats are written in hexadecimal and read back to the same bits.
  */
@@ -66,8 +66,9 @@ static void print_params(const Program *p, FILE *out) {
         const PlanParam *r = &p->params.data[i];
         fputs("    {.name = ", out);
         print_string(out, r->name);
-        fprintf(out, ", .offset = %" PRId64 ", .nstack = %d, .ndim = %d, .stack = ", r->offset,
-                r->nstack, r->ndim);
+        fprintf(out, ", .offset = %" PRId64, r->offset);
+        if (r->first) fprintf(out, ", .first = %" PRId64, r->first);
+        fprintf(out, ", .nstack = %d, .ndim = %d, .stack = ", r->nstack, r->ndim);
         print_dims(out, r->nstack, r->stack);
         fputs(", .dim = ", out);
         print_dims(out, r->ndim, r->dim);
@@ -77,6 +78,7 @@ static void print_params(const Program *p, FILE *out) {
                 ",\n     .init = %u, .transposed = %u, .trainable = %u, .decay = %u, .init_a = ",
                 r->init, r->transposed, r->trainable, r->decay);
         print_double(out, r->init_a);
+        if (r->copied) fputs(", .copied = 1", out);
         fprintf(out,
                 ", .uses = %d, .use_offset = %" PRId64 ", .use_stride = %" PRId64 ", .place = ",
                 r->uses, r->use_offset, r->use_stride);
@@ -169,6 +171,8 @@ static void print_steps(const Program *p, FILE *out) {
         if (r->kind == STEP_LAUNCH)
             fprintf(out, "    {.kind = STEP_LAUNCH, .kernel = %u, .arg = %u, .narg = %u, .scope = ",
                     r->kernel, r->arg, r->narg);
+        else if (r->kind == STEP_POLL)
+            fputs("    {.kind = STEP_POLL, .scope = ", out);
         else
             fprintf(out,
                     "    {.kind = STEP_REPEAT, .nbody = %u, .reverse = %u, .count = %" PRId64
@@ -184,8 +188,15 @@ static void print_steps(const Program *p, FILE *out) {
     fputs("};\n\nstatic const PlanTask tasks[] = {\n", out);
     for (uint32_t i = 0; i < p->tasks.n; i++) {
         const PlanTask *r = &p->tasks.data[i];
-        fprintf(out, "    {%u, %d, %d, %d, %u, %d, %d},\n", r->kind, r->chunk, r->local,
-                r->microbatch, r->program, r->slot, r->message);
+        fprintf(out, "    {%u, %d, %d, %d, %u, %d, %d", r->kind, r->chunk, r->local, r->microbatch,
+                r->program, r->slot, r->message);
+        int used = PLAN_WINDOW_COUNT;
+        while (used > 0 && r->window[used - 1] == 0) used--;
+        if (used > 0) {
+            fputs(", ", out);
+            print_dims(out, used, r->window);
+        }
+        fputs("},\n", out);
     }
     fputs("};\n\n", out);
 }
@@ -213,15 +224,32 @@ static void print_messages(const Program *p, FILE *out) {
     fputs("static const PlanMessage messages[] = {\n", out);
     for (uint32_t i = 0; i < p->messages.n; i++) {
         const PlanMessage *r = &p->messages.data[i];
-        fprintf(out, "    {%u, %d, %d, %d, %d, %d, %d},\n", r->gradient, r->from, r->to,
-                r->from_rank, r->to_rank, r->microbatch, r->slot);
+        fprintf(out, "    {%u, %d, %d, %d, %d, %d, %d, ", r->gradient, r->from, r->to, r->from_rank,
+                r->to_rank, r->microbatch, r->slot);
+        fprintf(out, "%" PRId64 ", %" PRId64 ", %" PRId64 "},\n", r->bytes, r->from_at, r->to_at);
     }
     fputs("};\n\n", out);
 }
 
-/* The program's name in identifiers: prefill.64 is prefill_64. */
-static const char *program_word(const Program *p, const PlanProgram *g) {
-    char *word = arena_strdup(p->arena, g->name);
+static void print_shares(const Program *p, FILE *out) {
+    if (p->shares.n == 0) return;
+    fputs("static const PlanShare shares[] = {\n", out);
+    for (uint32_t i = 0; i < p->shares.n; i++) {
+        const PlanShare *r = &p->shares.data[i];
+        fprintf(out, "    {%d, %d, %" PRId64 ", %" PRId64 ", %" PRId64 "},\n", r->from_rank,
+                r->to_rank, r->bytes, r->from_at, r->to_at);
+    }
+    fputs("};\n\n", out);
+}
+
+/* The program's name in identifiers: prefill.64 is prefill_64; of rank 1 of several, eval_1. */
+static const char *program_word(const Program *p, uint32_t i) {
+    uint32_t rank = 0;
+    while (rank + 1 < p->rows.n && p->rows.data[rank + 1].program <= i) rank++;
+    const PlanProgram *g = &p->programs.data[i];
+    char *word = p->nrank > 1
+                     ? arena_strdup(p->arena, arena_printf(p->arena, "%s_%u", g->name, rank))
+                     : arena_strdup(p->arena, g->name);
     for (char *c = word; *c; c++)
         if (*c == '.') *c = '_';
     return word;
@@ -240,6 +268,7 @@ static void print_inputs(const PlanProgram *g, const char *word, FILE *out) {
         print_i64(out, r->limit);
         fputs(", .ignore = ", out);
         print_i64(out, r->ignore);
+        if (r->local) fprintf(out, ", .local = %d", r->local);
         fputs(", .at = ", out);
         print_arg(out, &r->at);
         fputs("},\n", out);
@@ -277,20 +306,20 @@ static void print_outputs(const PlanProgram *g, const char *word, FILE *out) {
 static void print_programs(const Program *p, FILE *out) {
     for (uint32_t i = 0; i < p->programs.n; i++) {
         const PlanProgram *g = &p->programs.data[i];
-        const char *word = program_word(p, g);
+        const char *word = program_word(p, i);
         print_inputs(g, word, out);
         print_metrics(g, word, out);
         print_outputs(g, word, out);
+        bool all = g->rank == p->train_rank || g->rank == p->eval_rank;
         fprintf(out, "static const PlanRank %s_ranks[] = {", word);
-        int ranks = strcmp(g->name, "train") == 0 ? p->table->ranks : 1;
-        for (int r = 0; r < ranks; r++)
+        for (int r = 0; r < (all ? p->table->ranks : 1); r++)
             fprintf(out, "%s{%u, %u}", r ? ", " : "", g->rank[r].task, g->rank[r].ntask);
         fputs("};\n\n", out);
     }
     fputs("static const PlanProgram programs[] = {\n", out);
     for (uint32_t i = 0; i < p->programs.n; i++) {
         const PlanProgram *g = &p->programs.data[i];
-        const char *word = program_word(p, g);
+        const char *word = program_word(p, i);
         fprintf(out, "    {.name = \"%s\", .batch = %" PRId64 ", .microbatches = %" PRId64 ",\n",
                 g->name, g->batch, g->microbatches);
         if (g->scratch) fprintf(out, "     .scratch = %" PRId64 ",\n", g->scratch);
@@ -367,16 +396,20 @@ static void print_generate(const PlanGenerate *g, FILE *out) {
     fprintf(out, ", .top_k = %" PRId64 ", .length = %" PRId64 "},\n", g->top_k, g->length);
 }
 
-static void print_table_field(FILE *out, const char *field, const char *array, const char *count,
-                              uint32_t n) {
+/* A table from row `first` on. */
+static void print_rows_field(FILE *out, const char *field, const char *array, uint32_t first,
+                             uint32_t n) {
     if (n == 0) return;
-    fprintf(out, "    .%s = %s,", field, array);
-    if (count) fprintf(out, " .%s = %u,", count, n);
-    fputc('\n', out);
+    fprintf(out, "        .%s = %s", field, array);
+    if (first > 0) fprintf(out, " + %u", first);
+    fprintf(out, ", .n%s = %u,\n", field, n);
 }
 
-static void print_plan(const Program *p, uint64_t hash, FILE *out) {
-    const Plan *plan = &p->plan;
+static void print_table_field(FILE *out, const char *field, const char *array, uint32_t n) {
+    if (n > 0) fprintf(out, "        .%s = %s,\n", field, array);
+}
+
+static void print_strings(const Plan *plan, FILE *out) {
     const struct {
         const char *field, *value;
     } strings[] = {{"model", plan->model},
@@ -387,39 +420,58 @@ static void print_plan(const Program *p, uint64_t hash, FILE *out) {
                    {"schedule_summary", plan->schedule_summary},
                    {"checkpoint_prefix", plan->checkpoint_prefix},
                    {"checkpoint_skip", plan->checkpoint_skip}};
-    fputs("static const Plan plan = {\n    .version = PLAN_VERSION,\n", out);
     for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) {
-        fprintf(out, "    .%s = ", strings[i].field);
+        fprintf(out, "        .%s = ", strings[i].field);
         print_string(out, strings[i].value);
         fputs(",\n", out);
     }
-    fprintf(out, "    .cpu_features = cpu_features,\n    .hash = 0x%016" PRIx64 "u,\n", hash);
-    fprintf(out, "    .dp = %d, .tp = %d, .pp = %d, .vpp = %d,\n    .region_bytes = ", plan->dp,
+}
+
+static void print_finish(const PlanFinish *f, FILE *out) {
+    fprintf(out, "        .transport = &inf_transport_mpi,\n        .finish = {.loss_rank = %d",
+            f->loss_rank);
+    fprintf(out, ", .loss = %" PRId64 ", .loss_bytes = %" PRId64 ", .norm = %d", f->loss,
+            f->loss_bytes, f->norm);
+    fprintf(out, ", .squares = %" PRId64 ", .nsquares = %" PRId64 "},\n", f->squares, f->nsquares);
+}
+
+static void print_plan(const Program *p, uint32_t rank, uint64_t hash, FILE *out) {
+    const Plan *plan = &p->plans.data[rank];
+    const RankRows *at = &p->rows.data[rank];
+    fprintf(out, "    {\n        .version = PLAN_VERSION, .rank = %d, .ranks = %d,\n", plan->rank,
+            plan->ranks);
+    print_strings(plan, out);
+    fprintf(out, "        .cpu_features = cpu_features,\n        .hash = 0x%016" PRIx64 "u,\n",
+            hash);
+    fprintf(out,
+            "        .dp = %d, .tp = %d, .pp = %d, .vpp = %d,\n        .region_bytes = ", plan->dp,
             plan->tp, plan->pp, plan->vpp);
     print_dims(out, PLAN_REGION_count, plan->region_bytes);
-    fprintf(out, ",\n    .flat_bytes = %" PRId64 ", .nstate = %d,\n", plan->flat_bytes,
+    fprintf(out, ",\n        .flat_bytes = %" PRId64 ", .nstate = %d,\n", plan->flat_bytes,
             plan->nstate);
-    fprintf(out, "    .grad_norm = %" PRId64 ", .update_ok = %" PRId64 ", ", plan->grad_norm,
+    fprintf(out, "        .grad_norm = %" PRId64 ", .update_ok = %" PRId64 ", ", plan->grad_norm,
             plan->update_ok);
     fprintf(out, ".attention_width = %" PRId64 ",\n", plan->attention_width);
-    print_table_field(out, "param", "params", "nparam", plan->nparam);
-    print_table_field(out, "alias", "aliases", "nalias", plan->nalias);
-    print_table_field(out, "kernel", "kernels", "nkernel", plan->nkernel);
-    print_table_field(out, "arg", "args", NULL, p->args.n);
-    print_table_field(out, "stride", "strides", NULL, p->strides.n);
-    print_table_field(out, "step", "steps", NULL, p->steps.n);
-    print_table_field(out, "chunk", "chunks", "nchunk", plan->nchunk);
-    print_table_field(out, "task", "tasks", NULL, p->tasks.n);
-    print_table_field(out, "message", "messages", "nmessage", plan->nmessage);
-    print_table_field(out, "stage", "stages", "nstage", plan->nstage);
-    print_table_field(out, "program", "programs", "nprogram", plan->nprogram);
-    print_table_field(out, "setting", "settings", "nsetting", plan->nsetting);
-    print_table_field(out, "buffer", "buffers", "nbuffer", plan->nbuffer);
-    print_table_field(out, "matmul", "matmuls", "nmatmul", plan->nmatmul);
-    print_table_field(out, "image", "images", "nimage", plan->nimage);
+    print_rows_field(out, "param", "params", at->param, plan->nparam);
+    print_rows_field(out, "alias", "aliases", at->alias, plan->nalias);
+    print_rows_field(out, "kernel", "kernels", 0, plan->nkernel);
+    print_table_field(out, "arg", "args", p->args.n);
+    print_table_field(out, "stride", "strides", p->strides.n);
+    print_table_field(out, "step", "steps", p->steps.n);
+    print_rows_field(out, "chunk", "chunks", at->chunk, plan->nchunk);
+    print_table_field(out, "task", "tasks", p->tasks.n);
+    print_rows_field(out, "message", "messages", 0, plan->nmessage);
+    print_rows_field(out, "share", "shares", 0, plan->nshare);
+    print_rows_field(out, "stage", "stages", 0, plan->nstage);
+    print_rows_field(out, "program", "programs", at->program, plan->nprogram);
+    print_rows_field(out, "setting", "settings", 0, plan->nsetting);
+    print_rows_field(out, "buffer", "buffers", at->buffer, plan->nbuffer);
+    print_rows_field(out, "matmul", "matmuls", 0, plan->nmatmul);
+    print_rows_field(out, "image", "images", 0, plan->nimage);
+    if (p->nrank > 1) print_finish(&plan->finish, out);
     print_train(&plan->train, out);
     print_generate(&plan->generate, out);
-    fputs("};\n", out);
+    fputs("    },\n", out);
 }
 
 /* The instruction sets that the C compiler was allowed to use, by their names in
@@ -456,8 +508,11 @@ void plan_print(const Program *p, uint64_t hash, FILE *out) {
     print_args(p, out);
     print_steps(p, out);
     print_messages(p, out);
+    print_shares(p, out);
     print_stages(p, out);
     print_programs(p, out);
     print_buffers(p, out);
-    print_plan(p, hash, out);
+    fputs("static const Plan plans[] = {\n", out);
+    for (uint32_t r = 0; r < p->plans.n; r++) print_plan(p, r, hash, out);
+    fputs("};\n", out);
 }

@@ -198,10 +198,13 @@ uint32_t program_kernel(Program *p, const Graph *g, const Node *n) {
     return at;
 }
 
-Program *codegen_build(Module *m, const struct Table *table, const CodegenOptions *options,
-                       Arena *arena) {
+Program *codegen_build(Module *const *rank, int nrank, const struct Table *table,
+                       const CodegenOptions *options, Arena *arena) {
     Program *p = ARENA_NEW(arena, Program);
-    p->mod = m;
+    const Module *m = rank[0];
+    p->mod = rank[0];
+    p->rank = rank;
+    p->nrank = nrank;
     p->table = table;
     p->options = options;
     p->arena = arena;
@@ -210,7 +213,7 @@ Program *codegen_build(Module *m, const struct Table *table, const CodegenOption
     return p;
 }
 
-const struct Plan *codegen_plan(const Program *p) { return &p->plan; }
+const struct Plan *codegen_plan(const Program *p) { return p->plans.data; }
 
 /* A comment must not end early: a file name may hold anything. */
 static void print_comment_name(const char *name, FILE *out) {
@@ -270,5 +273,5 @@ void codegen_print_c(const Program *p, FILE *out) {
         codegen_print_kernels(p, out);
     }
     plan_print(p, program_hash(p), out);
-    fputs("\nint main(int argc, char **argv) { return inf_main(&plan, argc, argv); }\n", out);
+    fputs("\nint main(int argc, char **argv) { return inf_main(plans, argc, argv); }\n", out);
 }

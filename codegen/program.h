@@ -26,8 +26,18 @@ typedef struct KernelRow {
     int64_t bytes, flops;
 } KernelRow;
 
+/* Where a rank's rows begin in the tables that ranks do not share. */
+typedef struct RankRows {
+    uint32_t param, alias, chunk, program, buffer;
+} RankRows;
+
 struct Program {
-    Module *mod;
+    Module *mod;         /* of the rank at hand */
+    Module *const *rank; /* all */
+    int nrank;
+    RankRows at;                      /* of the rank at hand */
+    int64_t since_poll;               /* bytes moved and FLOPs / 16 since the last poll */
+    PlanRank *train_rank, *eval_rank; /* tasks by rank */
     const Table *table;
     const CodegenOptions *options;
     Arena *arena;
@@ -45,18 +55,26 @@ struct Program {
     VEC(PlanChunk) chunks;
     VEC(PlanTask) tasks;
     VEC(PlanMessage) messages;
+    VEC(PlanShare) shares;
     VEC(PlanStage) stages;
     VEC(PlanProgram) programs;
     VEC(PlanSetting) settings;
     VEC(PlanBuffer) buffers;
-    Plan plan;
+    VEC(Plan) plans; /* by rank */
+    VEC(RankRows) rows;
 };
 
 /* Index of the kernel row for a kernel node of g, lowering it when it is new. */
 uint32_t program_kernel(Program *p, const Graph *g, const Node *n);
 
-/* Fills p->plan and the tables behind it. */
+/* Fills p->plans and the tables behind them. */
 void plan_build(Program *p);
+
+/* What ranks hand to each other (plan_ranks.c): messages, shares, where a task finds its own. */
+void plan_messages(Program *p);
+void plan_shares(Program *p);
+void plan_eval_tasks(Program *p, uint32_t first); /* of this rank; first: its first eval chunk */
+void plan_windows(const Program *p, const Task *t, PlanTask *row);
 
 /* A matrix product with its epilogue as a row for the device's library (plan_matmul.c). */
 PlanMatmul plan_matmul(const Graph *body);

@@ -202,7 +202,9 @@ static int compile(Driver *r) {
                               .version = INFINIC_VERSION,
                               .arch = r->archs.data,
                               .narch = (int)r->archs.n};
-    return produce(r, codegen_build(r->mod, ctx.table, &options, &r->arena));
+    Module *const *rank = ctx.rank != NULL ? ctx.rank : &r->mod;
+    int nrank = ctx.rank != NULL ? ctx.nrank : 1;
+    return produce(r, codegen_build(rank, nrank, ctx.table, &options, &r->arena));
 }
 
 /* `infinic tokenize TEXT -o FILE`: text to tokens; no model is involved. */

@@ -94,6 +94,7 @@ typedef enum Role {
     ROLE_flat_state,   /* `use` = which state: 0 momentum or first moment, 1 second moment */
     ROLE_flat_copy,    /* output bf16: the rounded copy of segment `index` */
     ROLE_scalar,       /* input f32 []: host scalar `index` (ScalarIndex in module.h) */
+    ROLE_squares,      /* f32 [n]: sums of squares of the gradients of logical tensors `index` .. */
     ROLE_grad_norm,    /* output f32 [] */
     ROLE_update_ok,    /* output f32 []: 1 applied, 0 not (non-finite loss or norm) */
     /* pipelines: value `index` at a cut; use = 1: a gradient comes back for it */
@@ -130,6 +131,11 @@ typedef enum RegionId {
                      * flight */
     REGION_scratch, /* everything else */
     REGION_cache,   /* keys and values of the tokens so far */
+    REGION_message, /* what chunks of a pipeline hand to each other */
+    REGION_recv,    /* windows of it, those of the task at hand, in the order of ir/table.h */
+    REGION_send,
+    REGION_recv_grad,
+    REGION_send_grad,
     REGION_count
 } RegionId;
 

@@ -73,6 +73,31 @@ Graph *module_graph(const Module *m, const char *name) {
     return NULL;
 }
 
+int64_t param_tensors(const Module *m, const Param *p) {
+    const TypeInfo *t = type_info(m->types, p->type);
+    int64_t n = 1;
+    for (int a = 0; a < p->nstack; a++) n *= t->dim[a];
+    return n;
+}
+
+void module_number_tensors(Module *m) {
+    m->ntensor = 0;
+    for (int i = 0; i < m->nparam; i++) {
+        m->param[i].tensor = m->ntensor;
+        m->ntensor += param_tensors(m, &m->param[i]);
+    }
+}
+
+int64_t module_metrics(const Module *m) {
+    int64_t metrics = m->nmetric;
+    for (int i = 0; i < m->ngraph; i++)
+        for (int k = 0; k < m->graph[i]->nout; k++) {
+            const Port *port = &m->graph[i]->out_port[k];
+            if (port->role == ROLE_metric_sum && port->index >= metrics) metrics = port->index + 1;
+        }
+    return metrics;
+}
+
 const char *module_chunk_name(Module *m, const char *name, int chunk) {
     return m->nchunk == 1 ? name : arena_printf(m->arena, "%s.%d", name, chunk);
 }

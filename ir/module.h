@@ -48,11 +48,13 @@ typedef struct Param {
     double init_a;
     bool transposed; /* stored [in, out] (Conv1D): for messages about orientation */
     bool trainable;
-    bool decay;    /* weight decay applies (decay_if) */
-    int uses;      /* gradient contributions; >= 1 after alias */
-    int64_t first; /* slice of a stack: its first index along stack axis 0, else 0 */
-    int origin;    /* index before partition: equal for slices and for copies on other ranks */
-    Span span;     /* the member's declaration */
+    bool decay;     /* weight decay applies (decay_if) */
+    int uses;       /* gradient contributions; >= 1 after alias */
+    int64_t first;  /* slice of a stack: its first index along stack axis 0, else 0 */
+    int origin;     /* index before partition: equal for slices and for copies on other ranks */
+    int64_t tensor; /* number of its first logical tensor among those of the whole model */
+    bool counted_elsewhere; /* a copy: another rank counts its gradient in the norm */
+    Span span;              /* the member's declaration */
     Scope scope;
     int segment;              /* set by optim */
     int64_t offset_elems;     /* in the flat vector; set by optim */
@@ -104,8 +106,8 @@ typedef struct TrainSettings {
     int64_t seed;
     double clip; /* 0: off */
     Dtype dtype;
-    bool tf32; /* factors of products and convolutions may be rounded (CUDA) */
-    bool recompute;       /* the backward pass runs each layer's forward again */
+    bool tf32;      /* factors of products and convolutions may be rounded (CUDA) */
+    bool recompute; /* the backward pass runs each layer's forward again */
     Optimizer optimizer;
     LrSchedule schedule;
 } TrainSettings;
@@ -153,6 +155,17 @@ typedef struct Segment {
     bool decay;
 } Segment;
 
+/* Where the tasks of one chunk of this rank find what is theirs: microbatch in slot s has its
+ * activations at slot_begin + s * slot_bytes of REGION_slot, and so on. By place. */
+typedef struct PlaceChunk {
+    int slots;
+    int64_t slot_begin, slot_bytes;
+    int64_t data_begin, data_bytes;
+    /* Windows in REGION_message, in the order of ir/table.h: of all slots, of one; what of it a
+     * microbatch of train and one of eval fill. */
+    int64_t window_begin[4], window_bytes[4], train_bytes[4], eval_bytes[4];
+} PlaceChunk;
+
 struct Module {
     Arena *arena;
     TypeTable *types;
@@ -182,8 +195,11 @@ struct Module {
     int64_t flat_elems;                 /* length of the parameter vector */
     int64_t grad_elems;                 /* flat_elems plus the buffers of later uses */
     int64_t region_bytes[REGION_count]; /* set by place */
+    PlaceChunk *place;                  /* by chunk of this rank, set by place */
     int nstate;                         /* optimizer state vectors: set by optim */
     int rank, nrank;                    /* of a pipeline: this is what one of its ranks runs */
+    int64_t ntensor;                    /* logical tensors of the whole model, 0: not counted */
+    int64_t nmetric;                    /* of the whole model's graphs; 0: of these */
     int nchunk;                         /* of this rank */
     int *chunk;  /* their numbers in the whole pipeline; NULL: there is no pipeline */
     int nstream; /* random streams handed out so far */
@@ -200,6 +216,10 @@ void module_set_graph(Module *m, const char *name, Graph *g); /* replaces the gr
 Graph *module_graph(const Module *m, const char *name);       /* NULL when absent */
 /* The part of a graph that a chunk of this rank runs: the graph itself when there is one chunk,
  * else "<name>.<chunk>". */
+/* Logical tensors of a parameter block, and numbers for those of all blocks. */
+int64_t param_tensors(const Module *m, const Param *p);
+void module_number_tensors(Module *m);
+int64_t module_metrics(const Module *m); /* of the whole model */
 const char *module_chunk_name(Module *m, const char *name, int chunk);
 Graph *module_chunk_graph(Module *m, const char *name, int chunk);
 

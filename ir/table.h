@@ -20,13 +20,25 @@ typedef enum TaskKind {
     TASK_recv
 } TaskKind;
 
+/* What a compute task of a pipeline hands over or is handed. */
+typedef enum Window {
+    WINDOW_recv,
+    WINDOW_send,
+    WINDOW_recv_grad,
+    WINDOW_send_grad,
+    WINDOW_COUNT
+} Window;
+
+typedef int WindowSlots[WINDOW_COUNT];
+
 typedef struct Task {
     TaskKind kind;
     int chunk, local; /* -1 for the update; of a message: the chunk on this rank */
     int microbatch;   /* -1 for the update */
     bool first;       /* gradients are written, not added */
     int slot;         /* compute tasks: which set of its chunk's activations it uses */
-    int message;      /* send, recv: index into Table.message */
+    int message;      /* send, recv: index into Table.message; compute: what it waits for, or -1 */
+    WindowSlots window; /* compute tasks: slots of what is handed over; -1: nothing is */
 } Task;
 
 typedef struct RankTasks {
@@ -71,8 +83,9 @@ typedef struct Table {
     Message *message; /* in the one order in which every rank posts its halves */
     int nmessage;
     RankTasks *rank;
-    int *slots;         /* by chunk: sets of activations it needs */
-    int64_t parameters; /* elements of all ranks, without padding; in how many blocks */
+    int *slots;           /* by chunk: sets of activations it needs */
+    WindowSlots *windows; /* by chunk: how many slots for what it is handed and what it sends */
+    int64_t parameters;   /* elements of all ranks, without padding; in how many blocks */
     int blocks;
     ChunkInfo *stage;     /* by chunk; NULL before partition */
     const char *layers;   /* "layers 12 = 3+3+3+3"; NULL: nothing repeats */

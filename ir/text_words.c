@@ -18,6 +18,7 @@ const RoleWord text_role[ROLE_count] = {
     [ROLE_flat_state] = {"flat_state", true},
     [ROLE_flat_copy] = {"flat_copy", true},
     [ROLE_scalar] = {"scalar", true},
+    [ROLE_squares] = {"squares", true},
     [ROLE_grad_norm] = {"grad_norm", false},
     [ROLE_update_ok] = {"update_ok", false},
     [ROLE_recv] = {"recv", true},
@@ -30,10 +31,11 @@ const RoleWord text_role[ROLE_count] = {
 };
 
 const char *const text_region[REGION_count] = {
-    [REGION_none] = "none",   [REGION_param] = "param", [REGION_grad] = "grad",
-    [REGION_state] = "state", [REGION_copy] = "copy",   [REGION_scalar] = "scalar",
-    [REGION_data] = "data",   [REGION_slot] = "slot",   [REGION_scratch] = "scratch",
-    [REGION_cache] = "cache",
+    [REGION_none] = "none",   [REGION_param] = "param",         [REGION_grad] = "grad",
+    [REGION_state] = "state", [REGION_copy] = "copy",           [REGION_scalar] = "scalar",
+    [REGION_data] = "data",   [REGION_slot] = "slot",           [REGION_scratch] = "scratch",
+    [REGION_cache] = "cache", [REGION_message] = "message",     [REGION_recv] = "recv",
+    [REGION_send] = "send",   [REGION_recv_grad] = "recv_grad", [REGION_send_grad] = "send_grad",
 };
 
 const char text_phase[] = {[PHASE_F] = 'F', [PHASE_I] = 'I', [PHASE_W] = 'W', [PHASE_U] = 'U'};

@@ -125,7 +125,7 @@ static const RoleRule role_rule[ROLE_count] = {
     [ROLE_recv] = {true, false, false, true},        [ROLE_send] = {false, true, false, true},
     [ROLE_recv_grad] = {true, false, false, true},   [ROLE_send_grad] = {false, true, false, true},
     [ROLE_cache] = {true, true, false, true},        [ROLE_position] = {true, false, false, true},
-    [ROLE_last] = {true, false, false, true},
+    [ROLE_last] = {true, false, false, true},        [ROLE_squares] = {true, true, false, true},
 };
 
 static const char *check_param_port(const Verifier *v, const Port *p, Type t) {

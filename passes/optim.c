@@ -20,7 +20,7 @@
  *   adamw  w *= 1 - lr * decay first, and no decay in g; then as adam.
  * A step whose loss or gradient norm is not finite changes nothing: new = select(ok, new, old).
  */
-#include "passes/pass.h"
+#include "passes/norm.h"
 
 /* ---- layout ----------------------------------------------------------------------------- */
 
@@ -87,6 +87,7 @@ typedef struct Update {
     Val loss_sum, loss_count;
     Val weight[SEGMENT_MAX], grad[SEGMENT_MAX], state[SEGMENT_MAX][STATE_MAX];
     Val *use_grad; /* gradients of later uses, by parameter then use */
+    Val squares;   /* of each logical tensor, from the graph "norm"; none: summed here */
     Val inverse;   /* 1 / counted targets */
     Val clip;      /* coefficient, at most 1 */
     Val ok;        /* bool */
@@ -116,6 +117,10 @@ static void add_inputs(Update *u, Arena *scratch) {
     for (int i = 0; i < m->nparam; i++)
         for (int use = 1; use < m->param[i].uses; use++)
             u->use_grad[later++] = add_input(u, m->param[i].type, ROLE_grad, i, use);
+    if (norm_is_apart(m)) {
+        Type all = type_intern(m->types, DT_f32, 1, &m->ntensor);
+        u->squares = add_input(u, all, ROLE_squares, 0, 0);
+    }
     u->loss_sum = add_input(u, u->scalar, ROLE_loss_sum, 0, 0);
     u->loss_count = add_input(u, u->scalar, ROLE_loss_count, 0, 0);
     for (int k = 0; k < SCALAR_COUNT; k++) u->host[k] = add_input(u, u->scalar, ROLE_scalar, k, 0);
@@ -157,18 +162,24 @@ static Val mean_grad(Update *u, int s) {
     return build2(&u->b, OP_mul, g, spread(u, u->inverse, s));
 }
 
-/* Norm over all segments, clip coefficient, and whether the step counts. */
-static Val build_norm(Update *u) {
+/* The sum of all squares. */
+static Val sum_squares(Update *u) {
     Builder *b = &u->b;
-    Val count = build2(b, OP_max, u->loss_count, number(u, 1));
-    u->inverse = build2(b, OP_div, number(u, 1), count);
     Val sum = {0};
+    if (u->squares.id != 0) return build_reduce(b, OP_reduce_sum, u->squares, 1, &(int64_t){0});
     for (int s = 0; s < u->mod->nsegment; s++) {
         Val g = mean_grad(u, s);
         Val part = build_reduce(b, OP_reduce_sum, build2(b, OP_mul, g, g), 1, &(int64_t){0});
         sum = sum.id == 0 ? part : build2(b, OP_add, sum, part);
     }
-    Val norm = build1(b, OP_sqrt, sum.id == 0 ? number(u, 0) : sum);
+    return sum.id == 0 ? number(u, 0) : sum;
+}
+
+/* Norm over all segments, clip coefficient, and whether the step counts. */
+static Val build_norm(Update *u) {
+    Builder *b = &u->b;
+    u->inverse = norm_mean_factor(b, u->loss_count);
+    Val norm = build1(b, OP_sqrt, sum_squares(u));
     Val ratio = build2(b, OP_div, u->host[SCALAR_clip], build2(b, OP_add, norm, number(u, 1e-6)));
     u->clip = build2(b, OP_min, ratio, number(u, 1));
     Val norm_ok = build1(b, OP_is_finite, norm), loss_ok = build1(b, OP_is_finite, u->loss_sum);
@@ -306,7 +317,9 @@ bool pass_optim(PassContext *ctx) {
     lay_out(m);
     m->nstate = state_count(&m->train.optimizer);
     if (reads_copy(m)) module_set_graph(m, "copy", build_copy(m));
-    if (module_graph(m, "train") == NULL) return true;
+    if (module_chunk_graph(m, "train", 0) == NULL) return true;
+    if (m->ntensor == 0) module_number_tensors(m);
+    if (norm_is_apart(m)) module_set_graph(m, "norm", norm_graph(m));
     module_set_graph(m, "update", build_update(m, ctx->scratch));
     return true;
 }

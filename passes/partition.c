@@ -21,6 +21,7 @@ static Module *rank_module(const Module *m, const Table *t, int rank, const Para
     *own = *m;
     own->rank = rank;
     own->nrank = t->ranks;
+    own->nmetric = module_metrics(m);
     own->chunk = ARENA_ARRAY(m->arena, int, t->chunks);
     own->nchunk = 0;
     for (int c = 0; c < t->chunks; c++)
@@ -142,12 +143,9 @@ static void set_edges(Table *t, const Cut *train) {
 /* Layouts that can be scheduled but not run yet. */
 static bool check_ranks(const PassContext *ctx, const Table *t) {
     const PassOptions *o = ctx->options;
-    bool looked_at =
-        o->only != NULL || (o->stop_after != NULL && strcmp(o->stop_after, "place") != 0);
-    if (t->chunks == 1 || o->schedule_only || looked_at) return true;
+    if (t->ranks == 1 || o->schedule_only || o->only != NULL || o->stop_after != NULL) return true;
     DiagRef ref = diag_error(ctx->mod->diag, E020, (Span){0},
-                             "pp = %d, vpp = %d: this version runs on one rank with one chunk",
-                             t->ranks, t->vpp);
+                             "pp = %d: this version runs on one rank", t->ranks);
     diag_hint(ctx->mod->diag, ref, "--dump-schedule prints the table and its proof");
     return false;
 }
@@ -156,6 +154,7 @@ bool pass_partition(PassContext *ctx) {
     Module *m = ctx->mod;
     const Graph *train = module_graph(m, "train"), *eval = module_graph(m, "eval");
     if (train == NULL) return true;
+    module_number_tensors(m);
     const Flow *flow = flow_of_graph(train, ctx->scratch);
     UnitList units = {0};
     UnitUses uses;

@@ -22,6 +22,7 @@ static void add_pieces(const Cut *c, const Table *t, int node, int param, ParamS
         const TypeInfo *type = type_info(m->types, p.type);
         int64_t dim[NDIM_MAX];
         for (int i = 0; i < type->ndim; i++) dim[i] = i == 0 ? end - begin : type->dim[i];
+        p.tensor += begin * (param_tensors(m, &p) / type->dim[0]);
         p.type = type_intern(m->types, type->dtype, type->ndim, dim);
         p.first = begin;
         add_slice(s, c->scratch, p, param, t->home[chunk], chunk);
@@ -33,7 +34,9 @@ static void add_copies(const Cut *c, const Table *t, int param, const bool *on_r
     bool any = false;
     for (int r = 0; r < t->ranks; r++) {
         if (!on_rank[r]) continue;
-        add_slice(s, c->scratch, c->g->mod->param[param], param, r, -1);
+        Param p = c->g->mod->param[param];
+        p.counted_elsewhere = any;
+        add_slice(s, c->scratch, p, param, r, -1);
         any = true;
     }
     if (!any) add_slice(s, c->scratch, c->g->mod->param[param], param, t->home[0], -1);

@@ -19,6 +19,7 @@
 #include "passes/place.h"
 
 #include "ir/panic.h"
+#include "passes/norm.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -31,7 +32,7 @@ enum {
     SCALAR_LOSS_COUNT = 2 * PLACE_ALIGN,
     SCALAR_GRAD_NORM = 3 * PLACE_ALIGN,
     SCALAR_UPDATE_OK = 4 * PLACE_ALIGN,
-    SCALAR_METRICS = 5 * PLACE_ALIGN, /* sum and count of each */
+    SCALAR_METRICS = 5 * PLACE_ALIGN, /* sum and count of each; behind them the squares */
     FLOAT_BYTES = 4,
     HALF_BYTES = 2
 };
@@ -74,6 +75,24 @@ static int64_t grad_offset(const Module *m, const Port *port) {
 
 static int64_t metric_offset(int64_t index) { return SCALAR_METRICS + 2 * index * PLACE_ALIGN; }
 
+/* Bytes of the ports of a role with smaller indices. */
+static int64_t ports_before(const Graph *g, Role role, int64_t index) {
+    int64_t bytes = 0;
+    for (int k = 0; k < g->nin + g->nout; k++) {
+        const Port *port = k < g->nin ? &g->in_port[k] : &g->out_port[k - g->nin];
+        Val v = k < g->nin ? g->in[k] : g->out[k - g->nin];
+        if (port->role == role && port->index < index)
+            bytes += aligned(type_bytes(g->mod->types, val_type(g, v)));
+    }
+    return bytes;
+}
+
+static int64_t window_offset(const Graph *g, const Port *port) {
+    return ports_before(g, port->role, port->index);
+}
+
+int64_t place_window_bytes(const Graph *g, Role role) { return ports_before(g, role, INT64_MAX); }
+
 bool place_fixed_address(const Module *m, const Graph *g, const Port *port, Addr *addr) {
     const Segment *segment = &m->segment[0];
     if (port->role == ROLE_flat_weight || port->role == ROLE_flat_grad ||
@@ -84,11 +103,11 @@ bool place_fixed_address(const Module *m, const Graph *g, const Port *port, Addr
     switch (port->role) {
     case ROLE_none:
     case ROLE_output:
-    case ROLE_recv:
-    case ROLE_send:
-    case ROLE_recv_grad:
-    case ROLE_send_grad:
     case ROLE_count: return false;
+    case ROLE_recv: region = REGION_recv, at = window_offset(g, port); break;
+    case ROLE_send: region = REGION_send, at = window_offset(g, port); break;
+    case ROLE_recv_grad: region = REGION_recv_grad, at = window_offset(g, port); break;
+    case ROLE_send_grad: region = REGION_send_grad, at = window_offset(g, port); break;
     case ROLE_data:
     case ROLE_valid:
     case ROLE_position:
@@ -112,6 +131,7 @@ bool place_fixed_address(const Module *m, const Graph *g, const Port *port, Addr
     case ROLE_metric_count: at = metric_offset(port->index) + PLACE_ALIGN; break;
     case ROLE_scalar: at = port->index * FLOAT_BYTES; break;
     case ROLE_cache: region = REGION_cache, at = cache_bytes(g, port->index); break;
+    case ROLE_squares: at = metric_offset(module_metrics(m)) + port->index * FLOAT_BYTES; break;
     case ROLE_grad_norm: at = SCALAR_GRAD_NORM; break;
     case ROLE_update_ok: at = SCALAR_UPDATE_OK; break;
     }
@@ -120,13 +140,8 @@ bool place_fixed_address(const Module *m, const Graph *g, const Port *port, Addr
 }
 
 static int64_t scalar_bytes(const Module *m) {
-    int64_t metrics = 0;
-    for (int i = 0; i < m->ngraph; i++)
-        for (int k = 0; k < m->graph[i]->nout; k++) {
-            const Port *port = &m->graph[i]->out_port[k];
-            if (port->role == ROLE_metric_sum && port->index >= metrics) metrics = port->index + 1;
-        }
-    return metric_offset(metrics);
+    int64_t squares = norm_is_apart(m) ? m->ntensor : 0;
+    return metric_offset(module_metrics(m)) + aligned(squares * FLOAT_BYTES);
 }
 
 /* ---- the limit -------------------------------------------------------------------------- */
@@ -185,7 +200,7 @@ static int by_bytes(const void *x, const void *y) {
 static bool within_limit(const PassContext *ctx, const Holders *h) {
     const Module *m = ctx->mod;
     int64_t total = 0, limit = ctx->options->memory_limit_bytes;
-    for (int i = 0; i < REGION_count; i++) total += m->region_bytes[i];
+    for (int i = 0; i < REGION_recv; i++) total += m->region_bytes[i];
     if (limit == 0 || total <= limit) return true;
     DiagRef ref =
         diag_error(m->diag, E024, (Span){0},
@@ -210,7 +225,7 @@ static bool within_limit(const PassContext *ctx, const Holders *h) {
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-static void size_flat_regions(Module *m, int in_flight) {
+static void size_flat_regions(Module *m) {
     for (int i = 0; i < REGION_count; i++) m->region_bytes[i] = 0;
     m->region_bytes[REGION_param] = m->flat_elems * FLOAT_BYTES;
     m->region_bytes[REGION_grad] = m->grad_elems * FLOAT_BYTES;
@@ -219,7 +234,7 @@ static void size_flat_regions(Module *m, int in_flight) {
     m->region_bytes[REGION_scalar] = scalar_bytes(m);
     for (int i = 0; i < m->ngraph; i++) {
         m->region_bytes[REGION_data] =
-            larger(m->region_bytes[REGION_data], in_flight * batch_bytes(m->graph[i], NULL));
+            larger(m->region_bytes[REGION_data], batch_bytes(m->graph[i], NULL));
         m->region_bytes[REGION_cache] =
             larger(m->region_bytes[REGION_cache], cache_bytes(m->graph[i], INT64_MAX));
     }
@@ -239,24 +254,104 @@ static PlaceOptions graph_options(const PassContext *ctx, Graph *g, PlaceOptions
     return placed.scratch_bytes + placed.slot_bytes <= APART_BYTES_MAX ? apart : options;
 }
 
+static bool has_split_backward(const Table *t, int rank) {
+    for (int i = 0; i < t->rank[rank].ntask; i++)
+        if (t->rank[rank].task[i].kind == TASK_weight) return true;
+    return false;
+}
+
+static PlaceOptions module_options(const PassContext *ctx) {
+    const Module *m = ctx->mod;
+    const Table *t = ctx->table;
+    PlaceOptions o = {.no_reuse = ctx->options->no_reuse, .windows = m->chunk != NULL};
+    o.split = t != NULL && has_split_backward(t, m->rank);
+    /* With one chunk and one microbatch in flight the backward follows its forward at once. */
+    int most = 0;
+    for (int c = 0; t != NULL && t->slots != NULL && c < t->chunks; c++)
+        if (t->home[c] == m->rank && t->slots[c] > most) most = t->slots[c];
+    o.slots = o.split || most > 1 || m->nchunk > 1;
+    return o;
+}
+
+/* Whether the graph is what chunk `local` of this rank runs in a step. */
+static bool is_of_chunk(Module *m, const Graph *g, int local) {
+    return strcmp(g->name, module_chunk_name(m, "train", local)) == 0 ||
+           strcmp(g->name, module_chunk_name(m, "train.add", local)) == 0;
+}
+
+/* What a step keeps of each chunk, once for each microbatch in flight. */
+static void size_slots(PassContext *ctx, const int64_t *slot_bytes) {
+    Module *m = ctx->mod;
+    const Table *t = ctx->table;
+    if (t == NULL || t->slots == NULL || (m->chunk == NULL && t->chunks > 1)) return;
+    int64_t slots = 0, data = 0;
+    for (int c = 0; c < t->chunks; c++) {
+        if (t->home[c] != m->rank) continue;
+        PlaceChunk *chunk = &m->place[t->local[c]];
+        chunk->slots = t->slots[c];
+        chunk->slot_begin = slots;
+        chunk->data_begin = data;
+        const Graph *g = module_chunk_graph(m, "train", t->local[c]);
+        chunk->slot_bytes = slot_bytes[t->local[c]];
+        chunk->data_bytes = batch_bytes(g, NULL);
+        slots += chunk->slots * chunk->slot_bytes;
+        data += chunk->slots * chunk->data_bytes;
+    }
+    m->region_bytes[REGION_slot] = slots;
+    m->region_bytes[REGION_data] = larger(m->region_bytes[REGION_data], data);
+}
+
+/* The windows of each chunk, behind one another in the region of messages. */
+static void size_windows(PassContext *ctx) {
+    static const Role roles[WINDOW_COUNT] = {ROLE_recv, ROLE_send, ROLE_recv_grad, ROLE_send_grad};
+    Module *m = ctx->mod;
+    const Table *t = ctx->table;
+    int64_t at = 0;
+    for (int c = 0; m->chunk != NULL && c < t->chunks; c++) {
+        if (t->home[c] != m->rank) continue;
+        PlaceChunk *chunk = &m->place[t->local[c]];
+        const Graph *train = module_chunk_graph(m, "train", t->local[c]);
+        const Graph *eval = module_chunk_graph(m, "eval", t->local[c]);
+        for (int w = 0; w < WINDOW_COUNT; w++) {
+            chunk->train_bytes[w] = place_window_bytes(train, roles[w]);
+            if (eval != NULL) chunk->eval_bytes[w] = place_window_bytes(eval, roles[w]);
+            int64_t bytes = larger(chunk->train_bytes[w], chunk->eval_bytes[w]);
+            int64_t *most = &m->region_bytes[REGION_recv + w];
+            *most = larger(*most, bytes);
+            chunk->window_begin[w] = at;
+            chunk->window_bytes[w] = bytes;
+            at += t->windows[c][w] * bytes;
+        }
+    }
+    m->region_bytes[REGION_message] = at;
+}
+
 bool pass_place(PassContext *ctx) {
     Module *m = ctx->mod;
     if (!place_accepts(m)) return false;
-    int in_flight = ctx->table != NULL ? ctx->table->peak_in_flight : 1;
-    PlaceOptions options = {.no_reuse = ctx->options->no_reuse, .slots = in_flight > 1};
+    PlaceOptions options = module_options(ctx);
     Holders holders = {{0}};
-    size_flat_regions(m, in_flight);
+    int nchunk = m->chunk != NULL ? m->nchunk : 1;
+    int64_t *slot_bytes = ARENA_ARRAY(ctx->scratch, int64_t, nchunk);
+    m->place = ARENA_ARRAY(m->arena, PlaceChunk, nchunk);
+    size_flat_regions(m);
+    if (m->chunk != NULL) size_windows(ctx);
     hold_params(m, &holders, ctx->scratch);
     for (int i = 0; i < m->ngraph; i++) {
-        m->graph[i] = place_copies(m->graph[i], ctx->scratch);
+        if (options.windows || options.split)
+            m->graph[i] = place_windows(m->graph[i], &options, ctx->scratch);
+        m->graph[i] = place_copies(m->graph[i], &options, ctx->scratch);
         PlaceOptions own = graph_options(ctx, m->graph[i], options);
         Placed placed = place_graph(m->graph[i], place_fixed_address, &own, ctx->scratch);
-        m->region_bytes[REGION_slot] =
-            larger(m->region_bytes[REGION_slot], in_flight * placed.slot_bytes);
         m->region_bytes[REGION_scratch] =
             larger(m->region_bytes[REGION_scratch], placed.scratch_bytes);
+        m->region_bytes[REGION_slot] = larger(m->region_bytes[REGION_slot], placed.slot_bytes);
+        for (int c = 0; c < nchunk; c++)
+            if (is_of_chunk(m, m->graph[i], c))
+                slot_bytes[c] = larger(slot_bytes[c], placed.slot_bytes);
         hold_buffers(m->graph[i], &placed, &holders, ctx->scratch);
     }
+    size_slots(ctx, slot_bytes);
     for (int i = 0; i < m->ngraph; i++) {
         const char *why = place_check(m->graph[i], place_fixed_address, &options, ctx->scratch);
         if (why != NULL) panic_graph(m->graph[i], (Span){0}, "place: %s", why);

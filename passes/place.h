@@ -3,6 +3,7 @@
  *   place.c        regions, fixed addresses, the pass, the memory limit
  *   place_input.c  what of valid IR can be placed
  *   place_scan.c   reading a graph through its views
+ *   place_window.c what chunks of a pipeline hand to each other
  *   place_copy.c   copies where a value cannot be where it must end up
  *   place_alloc.c  buffers: which values share one, and how long each lives
  *   place_pack.c   buffers into offsets
@@ -18,6 +19,15 @@
 #include "passes/pass.h"
 
 enum { PLACE_ALIGN = 64 };
+
+typedef struct PlaceOptions {
+    bool no_reuse;
+    bool slots;   /* other tasks run between a microbatch's: what lives from one to another has a
+                     slot */
+    bool windows; /* part of a pipeline: what is handed over lives for one task */
+    bool split;   /* input and weight gradients are tasks of their own */
+    bool lend;    /* values may lie where a gradient will be that the graph writes later */
+} PlaceOptions;
 
 /* False after a diagnostic: nodes outside kernels, sizes beyond all machines. */
 bool place_accepts(const Module *m);
@@ -58,8 +68,11 @@ bool place_role_is_fixed(Role role);
 /* The graph input that has the same home as output k: what it was so far. -1: none. */
 int place_occupant(const Graph *g, int k);
 
+/* Result of a kernel that copies v; `near` gives span and scope, or is NULL. */
+Val place_add_copy(Graph *to, Val v, Phase phase, const Node *near);
+
 /* The graph with copies; repeats' bodies likewise. */
-Graph *place_copies(const Graph *g, Arena *scratch);
+Graph *place_copies(const Graph *g, const PlaceOptions *options, Arena *scratch);
 
 /* ---- buffers ---- */
 
@@ -68,7 +81,7 @@ typedef struct PlaceBuffer {
     RegionId region; /* none: to be packed into slot or scratch */
     int64_t offset_bytes;
     int begin, end; /* first and last moment of its life, both included */
-    bool in_forward, in_backward;
+    unsigned tasks; /* bit by task that touches it */
     const Graph *g; /* a value that it holds, for messages */
     Val shown;
     bool is_plain; /* only kernels' results: no home */
@@ -79,11 +92,16 @@ typedef struct PlaceBuffers {
     VEC(PlaceBuffer) list;
 } PlaceBuffers;
 
-typedef struct PlaceOptions {
-    bool no_reuse;
-    bool slots; /* more than one microbatch in flight: values of the forward have slots */
-    bool lend;  /* values may lie where a gradient will be that the graph writes later */
-} PlaceOptions;
+/* The task that runs a node of the top graph: 0 forward, 1 backward or input gradient, 2 weight
+ * gradient; and the one that uses or fills the window of a port, -1 none. */
+int place_task(const Node *n, const PlaceOptions *options);
+int place_port_task(Role role);
+
+/* The graph in the order of its tasks, with copies out of and into windows. */
+Graph *place_windows(const Graph *g, const PlaceOptions *options, Arena *scratch);
+
+/* Bytes of the window of all ports of a role; offset of one of them. */
+int64_t place_window_bytes(const Graph *g, Role role);
 
 typedef struct Placed {
     PlaceBuffers buffers;

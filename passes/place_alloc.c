@@ -23,8 +23,8 @@ typedef struct Alloc {
     Placed *placed;
     const PlaceOptions *options;
     Arena *arena;
-    int now;       /* moment */
-    bool backward; /* of the top graph's node at hand */
+    int now;  /* moment */
+    int task; /* of the top graph's node at hand */
 } Alloc;
 
 /* One graph being placed. */
@@ -55,10 +55,7 @@ static void touch(Alloc *a, Loc loc) {
     PlaceBuffer *b = buffer_at(a, loc);
     if (b->begin < 0) b->begin = a->now;
     b->end = a->now;
-    if (a->backward)
-        b->in_backward = true;
-    else
-        b->in_forward = true;
+    b->tasks |= 1u << a->task;
 }
 
 /* ---- homes, backwards ------------------------------------------------------------------- */
@@ -75,8 +72,9 @@ static void give_home(Level *l, Val v, Loc home) {
     *loc = home;
 }
 
-/* The operand whose buffer result r of kernel i may take over; -1 none. */
-static int find_dying(const Level *l, int i, int r) {
+/* The operand whose buffer result r of kernel i may take over; -1 none. What an earlier task made
+ * does not lie in a window of this one. */
+static int find_dying(const Alloc *a, const Level *l, int i, int r) {
     const Node *n = l->g->node[i];
     for (int k = 0; k < n->nin; k++) {
         Val base = l->scan.base[n->in[k].id];
@@ -84,6 +82,9 @@ static int find_dying(const Level *l, int i, int r) {
         int maker = place_maker(l->g, base);
         if (maker < 0 || l->loc[base.id].buffer != 0 || l->scan.outputs[base.id] > 0) continue;
         if (place_is_workspace(l->g, base) || l->g->node[maker]->op != OP_kernel) continue;
+        if (l->depth == 0 && a->options->windows &&
+            place_task(l->g->node[maker], a->options) != place_task(n, a->options))
+            continue;
         if (uses->data[uses->n - 1].node != i) continue;
         if (uses->n > 1 && uses->data[uses->n - 2].node == i) continue; /* read twice here */
         if (place_is_pointwise(n, k, r)) return k;
@@ -104,7 +105,7 @@ static void give_results(Alloc *a, Level *l, int i) {
             continue;
         }
         if (!buffer_at(a, l->loc[v.id])->is_plain || a->options->no_reuse) continue;
-        int dying = find_dying(l, i, r);
+        int dying = find_dying(a, l, i, r);
         if (dying >= 0) l->loc[l->scan.base[n->in[dying].id].id] = l->loc[v.id];
     }
 }
@@ -151,7 +152,7 @@ static void touch_results(Alloc *a, Level *l, const Node *n) {
 }
 
 static void live_through(Alloc *a, Level *l, const Node *n) {
-    if (l->depth == 0) a->backward = n->phase != PHASE_F;
+    if (l->depth == 0) a->task = place_task(n, a->options);
     a->now++;
     touch_operands(a, l, n);
     touch_results(a, l, n);

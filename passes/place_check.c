@@ -34,8 +34,11 @@ typedef struct Content {
     Val v;
 } Content;
 
+enum { TASK_LAST = 2 };
+
 typedef struct Check {
     const Module *mod;
+    const PlaceOptions *options;
     Arena *arena;
     VEC(Range) memory[REGION_count];
     VEC(Content) contents;
@@ -221,7 +224,7 @@ static void check_aliases(Check *c, const Graph *g, const Node *n) {
     }
 }
 
-static void replay(Check *c, const Graph *g, Parts *value, int depth, bool wipe);
+static void replay(Check *c, const Graph *g, Parts *value, int depth);
 
 /* ---- repeats ---------------------------------------------------------------------------- */
 
@@ -256,7 +259,7 @@ static void run_iteration(Check *c, Loop *l, int64_t i, int depth) {
         int64_t bytes = slice_bytes(l, l->n->in[k]);
         value[body->in[k].id] = cut_parts(c, &l->in[k], i * bytes, bytes);
     }
-    replay(c, body, value, depth + 1, false);
+    replay(c, body, value, depth + 1);
     for (int r = 0; r < l->n->nout; r++) {
         Parts made = value[body->out[r].id];
         if (r < l->ncarry)
@@ -305,18 +308,28 @@ static void replay_repeat(Check *c, const Graph *g, const Node *n, Parts *value,
 
 /* ---- a graph ---------------------------------------------------------------------------- */
 
-static void replay(Check *c, const Graph *g, Parts *value, int depth, bool wipe) {
+/* A task ends: what it hands on is complete, and others run before the next one of the same
+ * microbatch. */
+static void end_task(Check *c, const Graph *g, const Parts *value, int task) {
+    static const RegionId handed[][2] = {{REGION_recv, REGION_send},
+                                         {REGION_recv_grad, REGION_send_grad},
+                                         {REGION_none, REGION_none}};
+    for (int k = 0; k < g->nout && c->options->windows && c->why == NULL; k++)
+        if (place_port_task(g->out_port[k].role) == task)
+            check_read(c, g, g->out[k], &value[g->out[k].id]);
+    if (c->options->windows) c->memory[handed[task][0]].n = c->memory[handed[task][1]].n = 0;
+    if (c->options->slots) c->memory[REGION_scratch].n = 0;
+}
+
+static void replay(Check *c, const Graph *g, Parts *value, int depth) {
+    int task = 0;
     for (int i = 0; i < g->nnode && c->why == NULL; i++) {
         const Node *n = g->node[i];
         if (n->op == OP_reshape) {
             value[n->out.id] = value[n->in[0].id];
             continue;
         }
-        if (wipe && n->phase != PHASE_F) {
-            /* Tasks of other microbatches ran in between. */
-            c->memory[REGION_scratch].n = 0;
-            wipe = false;
-        }
+        for (; depth == 0 && task < place_task(n, c->options); task++) end_task(c, g, value, task);
         if (n->op == OP_repeat) {
             replay_repeat(c, g, n, value, depth);
             continue;
@@ -327,7 +340,10 @@ static void replay(Check *c, const Graph *g, Parts *value, int depth, bool wipe)
             write_whole(c, g, node_out(n, r), &value[node_out(n, r).id]);
     }
     for (int k = 0; k < g->nout && c->why == NULL; k++)
-        check_read(c, g, g->out[k], &value[g->out[k].id]);
+        if (!c->options->windows || place_port_task(g->out_port[k].role) < 0)
+            check_read(c, g, g->out[k], &value[g->out[k].id]);
+    for (; depth == 0 && c->options->windows && task <= TASK_LAST; task++)
+        end_task(c, g, value, task);
 }
 
 static void check_ports(Check *c, const Graph *g, PlaceFixed *fixed) {
@@ -394,12 +410,12 @@ static void check_gradients(Check *c, const Graph *g) {
 
 const char *place_check(const Graph *g, PlaceFixed *fixed, const PlaceOptions *options,
                         Arena *arena) {
-    Check c = {.mod = g->mod, .arena = arena};
+    Check c = {.mod = g->mod, .options = options, .arena = arena};
     Parts *value = ARENA_ARRAY(arena, Parts, g->nval);
     check_ports(&c, g, fixed);
     fill_gradients(&c, g);
     for (int i = 0; i < g->nin; i++) write_input(&c, g, i, value);
-    replay(&c, g, value, 0, options->slots);
+    replay(&c, g, value, 0);
     check_gradients(&c, g);
     return c.why;
 }

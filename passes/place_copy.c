@@ -12,6 +12,7 @@
 
 typedef struct Copier {
     const Graph *from;
+    const PlaceOptions *options;
     PlaceScan scan;
     Arena *scratch;
     const int *occupant; /* by output: the input with the same home, -1 none */
@@ -23,7 +24,8 @@ typedef struct Copier {
     ValMap map;
 } Copier;
 
-static Graph *copy_body(const Graph *g, const int *occupant, Arena *scratch);
+static Graph *copy_body(const Graph *g, const int *occupant, const PlaceOptions *options,
+                        Arena *scratch);
 
 static int last_use(const Copier *c, Val base) {
     const PlaceUses *uses = &c->scan.uses[base.id];
@@ -53,8 +55,7 @@ static bool repeat_replaces(const Node *maker, int i, int r) {
 /* Every output that shows input x is copied from it before anything else happens. */
 static bool saved_first(const Copier *c, Val x) {
     for (int k = 0; k < c->from->nout; k++)
-        if (c->scan.base[c->from->out[k].id].id == x.id &&
-            (!c->is_home[k] || c->occupant[k] >= 0))
+        if (c->scan.base[c->from->out[k].id].id == x.id && (!c->is_home[k] || c->occupant[k] >= 0))
             return false;
     return true;
 }
@@ -113,11 +114,15 @@ static bool carried_is_direct(Copier *c, int q, int i) {
     if (c->taken[base.id] || c->scan.outputs[base.id] > 0 || place_is_workspace(g, base))
         return false;
     if (last_use(c, base) != q || count_uses_at(c, base, q) != 1) return false;
+    /* A window holds nothing for a later task. */
+    const Node *maker = g->node[place_maker(g, base)];
+    if (c->options->windows && place_task(maker, c->options) != place_task(n, c->options))
+        return false;
     c->taken[base.id] = true;
     return true;
 }
 
-static Val add_copy(Graph *to, Val v, Phase phase, const Node *near) {
+Val place_add_copy(Graph *to, Val v, Phase phase, const Node *near) {
     Module *m = to->mod;
     Builder inner = {.g = graph_new(m, "body"), .phase = phase};
     if (near != NULL) inner.span = near->span, inner.scope = near->scope;
@@ -154,9 +159,9 @@ static void copy_repeat(Copier *c, int q) {
     for (int i = 0; i < n->nin; i++) {
         in[i] = c->map.to[n->in[i].id];
         if (is_carried(n, i) && !carried_is_direct(c, q, i))
-            in[i] = add_copy(c->to, in[i], n->phase, n);
+            in[i] = place_add_copy(c->to, in[i], n->phase, n);
     }
-    Graph *body = copy_body(n->body, body_occupants(c, n), c->scratch);
+    Graph *body = copy_body(n->body, body_occupants(c, n), c->options, c->scratch);
     Builder b = {.g = c->to, .phase = n->phase, .span = n->span, .scope = n->scope};
     const Node *copy = graph_add_region(&b, OP_repeat, n->nin, in, n->nattr, n->attr, body);
     for (int r = 0; r < n->nout; r++) c->map.to[node_out(n, r).id] = node_out(copy, r);
@@ -183,7 +188,7 @@ static void copy_outputs_after(Copier *c, int i, Val *out) {
         if (!c->is_home[k] || c->direct[k] || c->late[k] != i) continue;
         const Node *near = i >= 0 ? g->node[i] : NULL;
         Val v = out[k].id != 0 ? out[k] : c->map.to[c->scan.base[g->out[k].id].id];
-        out[k] = add_copy(c->to, v, near != NULL ? near->phase : first_phase(g), near);
+        out[k] = place_add_copy(c->to, v, near != NULL ? near->phase : first_phase(g), near);
     }
 }
 
@@ -199,8 +204,9 @@ static Val finish_output(Copier *c, int k, Val copy) {
 }
 
 static Graph *copy_graph(const Graph *g, const int *occupant, const bool *is_home, bool *direct,
-                         Arena *scratch) {
-    Copier c = {.from = g, .scratch = scratch, .occupant = occupant, .direct = direct};
+                         const PlaceOptions *options, Arena *scratch) {
+    Copier c = {
+        .from = g, .options = options, .scratch = scratch, .occupant = occupant, .direct = direct};
     c.scan = place_scan(g, scratch);
     c.taken = ARENA_ARRAY(scratch, bool, g->nval);
     c.late = ARENA_ARRAY(scratch, int, g->nout);
@@ -213,7 +219,8 @@ static Graph *copy_graph(const Graph *g, const int *occupant, const bool *is_hom
     graph_copy_inputs(c.to, g, &c.map);
     for (int k = 0; k < g->nout; k++)
         if (c.is_home[k] && !c.direct[k] && must_save(&c, k))
-            out[k] = add_copy(c.to, c.map.to[c.scan.base[g->out[k].id].id], first_phase(g), NULL);
+            out[k] =
+                place_add_copy(c.to, c.map.to[c.scan.base[g->out[k].id].id], first_phase(g), NULL);
     copy_outputs_after(&c, -1, out);
     for (int i = 0; i < g->nnode; i++) {
         const Node *n = g->node[i];
@@ -228,14 +235,15 @@ static Graph *copy_graph(const Graph *g, const int *occupant, const bool *is_hom
     return c.to;
 }
 
-static Graph *copy_body(const Graph *g, const int *occupant, Arena *scratch) {
+static Graph *copy_body(const Graph *g, const int *occupant, const PlaceOptions *options,
+                        Arena *scratch) {
     bool *is_home = ARENA_ARRAY(scratch, bool, g->nout);
     bool *direct = ARENA_ARRAY(scratch, bool, g->nout);
     for (int k = 0; k < g->nout; k++) is_home[k] = true;
-    return copy_graph(g, occupant, is_home, direct, scratch);
+    return copy_graph(g, occupant, is_home, direct, options, scratch);
 }
 
-Graph *place_copies(const Graph *g, Arena *scratch) {
+Graph *place_copies(const Graph *g, const PlaceOptions *options, Arena *scratch) {
     int *occupant = ARENA_ARRAY(scratch, int, g->nout);
     bool *is_home = ARENA_ARRAY(scratch, bool, g->nout);
     bool *direct = ARENA_ARRAY(scratch, bool, g->nout);
@@ -243,5 +251,5 @@ Graph *place_copies(const Graph *g, Arena *scratch) {
         occupant[k] = place_occupant(g, k);
         is_home[k] = place_role_is_fixed(g->out_port[k].role);
     }
-    return copy_graph(g, occupant, is_home, direct, scratch);
+    return copy_graph(g, occupant, is_home, direct, options, scratch);
 }

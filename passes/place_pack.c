@@ -141,7 +141,7 @@ void place_pack(Placed *placed, const PlaceOptions *options, Arena *arena) {
     for (int i = 0; i < n; i++) {
         PlaceBuffer *b = &placed->buffers.list.data[i];
         if (b->region != REGION_none) continue;
-        b->is_slot = options->slots && b->in_forward && b->in_backward;
+        b->is_slot = options->slots && (b->tasks & (b->tasks - 1)) != 0;
         if (b->is_slot)
             slot[nslot++] = b;
         else

@@ -201,8 +201,47 @@ static const char *check_received(const Prover *p) {
     return NULL;
 }
 
+/* Whether the task makes, or uses, what goes over an edge. */
+static bool hands(const Task *task, const ChunkEdge *e, bool gradient, bool makes) {
+    bool backward = task->kind == TASK_backward || task->kind == TASK_input;
+    int chunk = gradient == makes ? e->to : e->from;
+    return task->chunk == chunk && (gradient ? backward : task->kind == TASK_forward);
+}
+
+/* What a rank hands to itself over one edge: each slot holds one microbatch from the task that
+ * makes it to the one that uses it. */
+static const char *check_handed(const Prover *p, int edge, bool gradient) {
+    const Table *t = p->t;
+    const ChunkEdge *e = &t->edge[edge];
+    const RankTasks *rank = &t->rank[t->home[e->from]];
+    int *held = ARENA_ARRAY(p->arena, int, t->microbatches + 1); /* microbatch + 1 */
+    for (int i = 0; i < rank->ntask; i++) {
+        const Task *task = &rank->task[i];
+        bool makes = hands(task, e, gradient, true), uses = hands(task, e, gradient, false);
+        if (!makes && !uses) continue;
+        Window w = gradient ? (makes ? WINDOW_send_grad : WINDOW_recv_grad)
+                            : (makes ? WINDOW_send : WINDOW_recv);
+        int slot = task->window[w];
+        if (slot < 0 || slot >= t->microbatches)
+            return arena_printf(p->arena, "chunk %d hands microbatch %d over in slot %d",
+                                task->chunk, task->microbatch, slot);
+        if (held[slot] != (makes ? 0 : task->microbatch + 1))
+            return arena_printf(p->arena,
+                                "between chunks %d and %d slot %d of microbatch %d holds %d",
+                                e->from, e->to, slot, task->microbatch, held[slot] - 1);
+        held[slot] = makes ? task->microbatch + 1 : 0;
+    }
+    return NULL;
+}
+
 const char *prove_slots(const Prover *p) {
     const char *why = NULL;
     for (int r = 0; r < p->t->ranks && why == NULL; r++) why = check_activations(p, r);
+    for (int i = 0; i < 2 * p->t->nedge && why == NULL; i++) {
+        const ChunkEdge *e = &p->t->edge[i / 2];
+        bool gradient = i % 2 != 0;
+        if (p->t->home[e->from] != p->t->home[e->to] || (gradient && !e->gradient)) continue;
+        why = check_handed(p, i / 2, gradient);
+    }
     return why != NULL ? why : check_received(p);
 }

@@ -61,31 +61,6 @@ static const char *summarize(const Module *m, const Table *t, const Proof *proof
                         with_commas(a, t->parameters), t->blocks);
 }
 
-static bool has_split_backward(const Table *t) {
-    for (int r = 0; r < t->ranks; r++)
-        for (int i = 0; i < t->rank[r].ntask; i++)
-            if (t->rank[r].task[i].kind == TASK_input || t->rank[r].task[i].kind == TASK_weight)
-                return true;
-    return false;
-}
-
-/* What one rank runs: one set of activations, and backwards that are not cut in two. Tables that
- * want more are refused where something would run. */
-static bool check_runs(const PassContext *ctx, const Table *t) {
-    const char *why = NULL;
-    if (has_split_backward(t))
-        why = "has input and weight gradients apart, this version computes them together";
-    else if (t->peak_in_flight > 1)
-        why =
-            arena_printf(ctx->mod->arena, "keeps %d microbatches in flight, this version keeps one",
-                         t->peak_in_flight);
-    if (why == NULL || ctx->options->schedule_only) return true;
-    DiagRef ref = diag_error(ctx->mod->diag, E020, (Span){0}, "pipeline '%s' on one rank %s",
-                             t->pipeline, why);
-    diag_hint(ctx->mod->diag, ref, "parallel.pipeline = \"1f1b\" gives the same results");
-    return false;
-}
-
 /* "1, 2, 4": the groups that run. */
 static const char *legal_groups(Arena *a, int ranks, int microbatches) {
     const char *text = "";
@@ -159,5 +134,5 @@ bool pass_schedule(PassContext *ctx) {
     if (!first) return true;
     t->peak_in_flight = proof.peak[0];
     t->summary = summarize(m, t, &proof);
-    return check_runs(ctx, t);
+    return true;
 }

@@ -289,6 +289,21 @@ static void number_activations(Arena *arena, Table *t) {
     for (int c = 0; c < t->chunks; c++) t->slots[c] = (int)slots[c].taken.n;
 }
 
+/* ---- handovers ---------------------------------------------------------------------------- */
+
+/* What waits in a slot of the chunk that will use it. */
+typedef struct Waiting {
+    int edge; /* twice the edge, plus 1 for a gradient */
+    int microbatch, slot, message;
+} Waiting;
+
+typedef struct Handovers {
+    Arena *arena;
+    Table *t;
+    Slots *slots;         /* by edge and kind */
+    VEC(Waiting) waiting; /* on the rank at hand */
+} Handovers;
+
 static int edge_of(const Table *t, const Message *m) {
     bool there = m->kind == MESSAGE_activation;
     for (int i = 0; i < t->nedge; i++)
@@ -298,31 +313,81 @@ static int edge_of(const Table *t, const Message *m) {
     return -1;
 }
 
-/* Messages: taken when they are received, given back by the task that uses them. */
-static void number_messages(Arena *arena, Table *t) {
-    Slots *slots = ARENA_ARRAY(arena, Slots, 2 * t->nedge + 1);
+static int hand_over(Handovers *h, int edge, int microbatch, int message) {
+    Waiting w = {.edge = edge,
+                 .microbatch = microbatch,
+                 .slot = slot_take(h->arena, &h->slots[edge]),
+                 .message = message};
+    int *most = &h->t->windows[edge % 2 == 0 ? h->t->edge[edge / 2].to : h->t->edge[edge / 2].from]
+                              [edge % 2 == 0 ? WINDOW_recv : WINDOW_recv_grad];
+    if (w.slot + 1 > *most) *most = w.slot + 1;
+    vec_push(h->arena, &h->waiting, w);
+    return w.slot;
+}
+
+static bool makes(const Task *task, int chunk, bool gradient) {
+    bool backward = task->kind == TASK_backward || task->kind == TASK_input;
+    return task->chunk == chunk && (gradient ? backward : task->kind == TASK_forward);
+}
+
+/* What this task hands to chunks of its own rank goes to their slots, the rest to one of two of its
+ * own, in turn. */
+static void give(Handovers *h, Task *task) {
+    Table *t = h->t;
+    for (int e = 0; e < 2 * t->nedge; e++) {
+        const ChunkEdge *edge = &t->edge[e / 2];
+        bool gradient = e % 2 != 0;
+        if (!makes(task, gradient ? edge->to : edge->from, gradient)) continue;
+        if (gradient && !edge->gradient) continue;
+        Window window = gradient ? WINDOW_send_grad : WINDOW_send;
+        if (t->home[edge->from] == t->home[edge->to]) {
+            task->window[window] = hand_over(h, e, task->microbatch, -1);
+            continue;
+        }
+        task->window[window] = task->microbatch % 2;
+        int *most = &t->windows[task->chunk][window];
+        if (task->window[window] + 1 > *most) *most = task->window[window] + 1;
+    }
+}
+
+/* What the task uses makes room. */
+static void take(Handovers *h, Task *task) {
+    Table *t = h->t;
+    uint32_t kept = 0;
+    for (uint32_t k = 0; k < h->waiting.n; k++) {
+        Waiting w = h->waiting.data[k];
+        const ChunkEdge *edge = &t->edge[w.edge / 2];
+        bool gradient = w.edge % 2 != 0;
+        if (w.microbatch != task->microbatch ||
+            !makes(task, gradient ? edge->from : edge->to, gradient)) {
+            h->waiting.data[kept++] = w;
+            continue;
+        }
+        task->window[gradient ? WINDOW_recv_grad : WINDOW_recv] = w.slot;
+        if (w.message >= 0) task->message = w.message;
+        h->slots[w.edge].taken.data[w.slot] = false;
+    }
+    h->waiting.n = kept;
+}
+
+/* Slots for all that is handed over: taken when it is received, or made on the same rank; given
+ * back by the task that uses it. */
+static void number_handovers(Arena *arena, Table *t) {
+    Handovers h = {.arena = arena, .t = t, .slots = ARENA_ARRAY(arena, Slots, 2 * t->nedge + 1)};
+    t->windows = ARENA_ARRAY(arena, WindowSlots, t->chunks);
     for (int r = 0; r < t->ranks; r++) {
-        VEC(int) waiting = {0};
+        h.waiting.n = 0;
         for (int i = 0; i < t->rank[r].ntask; i++) {
-            const Task *task = &t->rank[r].task[i];
+            Task *task = &t->rank[r].task[i];
+            for (int w = 0; w < WINDOW_COUNT; w++) task->window[w] = -1;
             if (task->kind == TASK_recv) {
                 Message *m = &t->message[task->message];
-                m->slot = slot_take(arena, &slots[edge_of(t, m)]);
-                vec_push(arena, &waiting, task->message);
+                m->slot = hand_over(&h, edge_of(t, m), m->microbatch, task->message);
             }
-            if (task->kind != TASK_forward && task->kind != TASK_backward &&
-                task->kind != TASK_input)
-                continue;
-            MessageKind kind = task->kind == TASK_forward ? MESSAGE_activation : MESSAGE_gradient;
-            uint32_t kept = 0;
-            for (uint32_t k = 0; k < waiting.n; k++) {
-                const Message *m = &t->message[waiting.data[k]];
-                if (m->kind == kind && m->to == task->chunk && m->microbatch == task->microbatch)
-                    slots[edge_of(t, m)].taken.data[m->slot] = false;
-                else
-                    waiting.data[kept++] = waiting.data[k];
-            }
-            waiting.n = kept;
+            if (task->kind >= TASK_update) continue;
+            task->message = -1;
+            give(&h, task);
+            take(&h, task);
         }
     }
 }
@@ -344,6 +409,6 @@ bool schedule_complete(Arena *arena, Table *t, const ScheduleCosts *costs) {
     sort_messages(&o, &list);
     line_up(&o);
     number_activations(arena, t);
-    number_messages(arena, t);
+    number_handovers(arena, t);
     return true;
 }

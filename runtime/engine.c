@@ -7,6 +7,7 @@
 #include "runtime/check.h"
 #include "runtime/file.h"
 #include "runtime/philox.h"
+#include "runtime/pipeline.h"
 
 /* A page is left free at both ends: a vector may load, without using it, what lies just beside a
  * tensor (gcc 12 folds masked loads into unmasked ones). */
@@ -18,10 +19,9 @@ enum { GRAPH_NODES_MAX = 20000 };
 InfCode inf_engine_bytes(InfError *e, const int64_t region_bytes[PLAN_REGION_count],
                          uint64_t *bytes) {
     *bytes = 2 * PAGE_BYTES;
-    for (int r = 0; r < PLAN_REGION_count; r++) {
+    for (int r = 0; r < PLAN_REGION_recv; r++) {
         uint64_t region = 0;
-        if (region_bytes[r] < 0 ||
-            !inf_round_up((uint64_t)region_bytes[r], PAGE_BYTES, &region) ||
+        if (region_bytes[r] < 0 || !inf_round_up((uint64_t)region_bytes[r], PAGE_BYTES, &region) ||
             !inf_add(*bytes, region, bytes))
             return inf_fail(e, INF_IO, "the plan needs more than 2^64 bytes of memory");
     }
@@ -53,10 +53,8 @@ static void check_plan(const Plan *plan) {
         INF_ASSERT(plan->chunk[c].begin <= plan->chunk[c].end);
         for (uint32_t s = plan->chunk[c].begin; s < plan->chunk[c].end; s++) {
             const PlanStep *step = &plan->step[s];
-            if (step->kind == STEP_REPEAT) {
-                INF_ASSERT(step->nbody < plan->chunk[c].end - s);
-                continue;
-            }
+            if (step->kind == STEP_REPEAT) INF_ASSERT(step->nbody < plan->chunk[c].end - s);
+            if (step->kind != STEP_LAUNCH) continue;
             INF_ASSERT(step->kernel < plan->nkernel);
             check_kernel(plan, &plan->kernel[step->kernel], step);
             for (uint32_t a = step->arg; a < step->arg + step->narg; a++) {
@@ -131,13 +129,14 @@ void inf_engine_goes_forward(InfEngine *m, const char *word, const char *other) 
 /* Lays the regions out behind one free page. */
 static void place_regions(const InfEngine *m, void *memory, unsigned char **base) {
     unsigned char *at = (unsigned char *)memory + PAGE_BYTES;
-    for (int r = 0; r < PLAN_REGION_count; r++) {
+    for (int r = 0; r < PLAN_REGION_recv; r++) {
         uint64_t region = 0;
         bool fits = inf_round_up((uint64_t)m->bytes[r], PAGE_BYTES, &region);
         INF_ASSERT(fits);
         base[r] = at;
         at += region;
     }
+    for (int r = PLAN_REGION_recv; r < PLAN_REGION_count; r++) base[r] = base[PLAN_REGION_message];
 }
 
 InfCode inf_engine_take(InfError *e, InfEngine *m, uint64_t extra) {
@@ -155,6 +154,8 @@ InfCode inf_engine_take(InfError *e, InfEngine *m, uint64_t extra) {
         m->mirror_bytes = bytes;
     }
     place_regions(m, m->mirror ? m->mirror : memory, m->base);
+    memcpy(m->home, m->base, sizeof m->home);
+    memcpy(m->home_on_device, m->on_device, sizeof m->home_on_device);
     return m->table->place(e, m->device, m->on_device);
 }
 
@@ -262,6 +263,10 @@ static void walk(InfEngine *m, uint32_t begin, uint32_t end, int depth) {
             launch(m, step);
             continue;
         }
+        if (step->kind == STEP_POLL) {
+            if (m->pipeline) inf_pipeline_poll(m->pipeline);
+            continue;
+        }
         INF_ASSERT(depth < PLAN_REPEAT_DEPTH_MAX);
         for (int64_t i = 0; i < step->count; i++) {
             m->slice[depth] = step->reverse ? step->count - 1 - i : i;
@@ -270,6 +275,20 @@ static void walk(InfEngine *m, uint32_t begin, uint32_t end, int depth) {
         }
         m->env.iter[depth] = m->slice[depth] = 0;
         s += step->nbody;
+    }
+}
+
+void inf_engine_window(InfEngine *m, const PlanTask *task) {
+    static const PlanRegion region[PLAN_WINDOW_COUNT] = {
+        [PLAN_WINDOW_data] = PLAN_REGION_data,
+        [PLAN_WINDOW_slot] = PLAN_REGION_slot,
+        [PLAN_WINDOW_recv] = PLAN_REGION_recv,
+        [PLAN_WINDOW_send] = PLAN_REGION_send,
+        [PLAN_WINDOW_recv_grad] = PLAN_REGION_recv_grad,
+        [PLAN_WINDOW_send_grad] = PLAN_REGION_send_grad};
+    for (int w = 0; w < PLAN_WINDOW_COUNT; w++) {
+        m->base[region[w]] = m->home[region[w]] + task->window[w];
+        m->on_device[region[w]] = m->home_on_device[region[w]] + task->window[w];
     }
 }
 

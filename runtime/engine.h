@@ -17,6 +17,8 @@
 #include "runtime/profile.h"
 #include "runtime/status.h"
 
+typedef struct InfPipeline InfPipeline; /* pipeline.h */
+
 /* How a program's submissions are replayed: not decided yet, as one graph, as one a task. */
 typedef enum InfGraphs { INF_GRAPHS_unknown, INF_GRAPHS_one, INF_GRAPHS_tasks } InfGraphs;
 
@@ -25,20 +27,23 @@ typedef struct InfEngine {
     const InfDeviceTable *table;
     InfDevice *device;
     int64_t bytes[PLAN_REGION_count];            /* of the regions: the plan's, or less */
-    unsigned char *base[PLAN_REGION_count];      /* as the host sees them */
-    unsigned char *on_device[PLAN_REGION_count]; /* as kernels see them */
-    unsigned char *extra;                        /* on the device, inf_engine_take's `extra` */
-    void *mirror;                                /* the host's copy; NULL: memory is shared */
+    unsigned char *base[PLAN_REGION_count];      /* as the host sees them, through windows */
+    unsigned char *on_device[PLAN_REGION_count]; /* as kernels see them, through windows */
+    unsigned char *home[PLAN_REGION_count];      /* without windows: host, device */
+    unsigned char *home_on_device[PLAN_REGION_count];
+    unsigned char *extra; /* on the device, inf_engine_take's `extra` */
+    void *mirror;         /* the host's copy; NULL: memory is shared */
     uint64_t mirror_bytes;
     uint64_t memory_bytes; /* taken, extra included */
     InfEnv env;
     int64_t slice[PLAN_REPEAT_DEPTH_MAX]; /* of what is stacked, by enclosing repeat */
-    void **arg; /* the operands of one launch */
+    void **arg;                           /* the operands of one launch */
     bool use_graphs;
-    int64_t graph_most; /* launches of one graph */
-    uint8_t *graphs;    /* InfGraphs by program */
-    bool *graph;        /* recorded: by program, then by task */
-    InfOrder order;     /* while a graph is recorded */
+    int64_t graph_most;    /* launches of one graph */
+    uint8_t *graphs;       /* InfGraphs by program */
+    bool *graph;           /* recorded: by program, then by task */
+    InfOrder order;        /* while a graph is recorded */
+    InfPipeline *pipeline; /* of a run of several ranks; else NULL */
     InfProfile profile;
     InfCeiling ceiling; /* measured with the kernels' times */
 } InfEngine;
@@ -82,6 +87,9 @@ void inf_engine_goes_forward(InfEngine *m, const char *word, const char *other);
 
 /* Refuses a processor without the features that the kernels were compiled for. */
 InfCode inf_cpu_check(InfError *e, const Plan *plan);
+
+/* From now on regions begin where this task's windows are. */
+void inf_engine_window(InfEngine *m, const PlanTask *task);
 
 /* Runs the steps of Plan.chunk[chunk]. */
 void inf_engine_run(InfEngine *m, uint32_t chunk);

@@ -117,7 +117,7 @@ void inf_feed_send(InfLoader *l, InfEngine *m, uint64_t position, InfDeviceMomen
 /* Where an input is, NULL if there is none; every kind has four bytes an element. */
 static void *input_at(InfEngine *m, const PlanProgram *program, PlanInputKind kind) {
     const PlanInput *input = inf_input_find(program, kind);
-    if (!input) return NULL;
+    if (!input || input->local < 0) return NULL;
     void *at = m->on_device[input->at.region] + input->at.offset;
     inf_engine_use(m, at, input->dim[0] * inf_input_elements(input) * 4, true);
     return at;

@@ -13,6 +13,7 @@ static const char *const region_names[PLAN_REGION_count] = {
     [PLAN_REGION_copy] = "copy in bf16", [PLAN_REGION_scalar] = "scalars",
     [PLAN_REGION_data] = "batch",        [PLAN_REGION_slot] = "saved",
     [PLAN_REGION_scratch] = "scratch",   [PLAN_REGION_cache] = "cache",
+    [PLAN_REGION_message] = "messages",
 };
 
 static const char *const optimizer_names[] = {"sgd", "adam", "adamw"};
@@ -55,7 +56,7 @@ static void print_settings(const Plan *plan) {
 static void print_memory(const Facts *f) {
     const Plan *plan = f->plan;
     printf("\nmemory, planned: %llu bytes and the data set\n", (unsigned long long)f->arena_bytes);
-    for (int r = PLAN_REGION_param; r < PLAN_REGION_count; r++)
+    for (int r = PLAN_REGION_param; r < PLAN_REGION_recv; r++)
         printf("  %-10s %14lld\n", region_names[r], (long long)plan->region_bytes[r]);
     if (f->timed)
         printf("  with synthetic data: planned %llu, measured %llu\n",
@@ -102,7 +103,7 @@ static void json_memory(const Facts *f, InfJson *j) {
     inf_json_put_int(j, "arena_bytes", (int64_t)f->arena_bytes);
     inf_json_key(j, "regions");
     inf_json_open(j, '{');
-    for (int r = PLAN_REGION_param; r < PLAN_REGION_count; r++)
+    for (int r = PLAN_REGION_param; r < PLAN_REGION_recv; r++)
         inf_json_put_int(j, region_names[r], plan->region_bytes[r]);
     inf_json_close(j);
     inf_json_key(j, "buffers");

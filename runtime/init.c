@@ -47,5 +47,7 @@ static void init_param(const InfParam *p, float *stored, uint64_t seed) {
 void inf_params_init(const InfParams *all, InfEngine *m, uint64_t seed) {
     memset(m->base[PLAN_REGION_param], 0, (size_t)m->plan->region_bytes[PLAN_REGION_param]);
     for (int i = 0; i < all->count; i++)
-        init_param(&all->param[i], inf_engine_at(m, PLAN_REGION_param, all->param[i].offset), seed);
+        if (all->param[i].here)
+            init_param(&all->param[i], inf_engine_at(m, PLAN_REGION_param, all->param[i].offset),
+                       seed);
 }

@@ -35,7 +35,7 @@ InfLaunches inf_kernels_launches(const Plan *plan, uint32_t begin, uint32_t end)
 }
 
 void inf_kernels_count(const Plan *plan, int64_t *calls) {
-    const PlanRank *rank = &plan->program[0].rank[0];
+    const PlanRank *rank = &plan->program[0].rank[plan->rank];
     memset(calls, 0, plan->nkernel * sizeof *calls);
     for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++) {
         const PlanChunk *chunk = &plan->chunk[plan->task[i].program];

@@ -233,10 +233,11 @@ static void stage_row(const InfLoader *l, const PlanInput *input, void *to, int6
     }
 }
 
-void inf_loader_stage(const InfLoader *l, InfEngine *m, const PlanProgram *program,
+void inf_loader_stage(const InfLoader *l, InfEngine *m, const PlanProgram *program, int32_t local,
                       uint64_t position, uint64_t end) {
     for (uint32_t k = 0; k < program->ninput; k++) {
         const PlanInput *input = &program->input[k];
+        if (input->local != local) continue;
         void *to = inf_engine_at(m, input->at.region, input->at.offset);
         int64_t batch = input->dim[0];
 #pragma omp parallel for schedule(static) if (batch * inf_input_elements(input) > 16384)

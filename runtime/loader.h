@@ -77,9 +77,9 @@ uint64_t inf_loader_sample(const InfLoader *l, uint64_t position);
 const PlanInput *inf_input_find(const PlanProgram *program, PlanInputKind kind);
 int64_t inf_input_elements(const PlanInput *input);
 
-/* Fills the program's inputs with the samples at position .. position + batch - 1. Positions at or
- * beyond `end` are padding: values 0, targets INF_TARGET_PAD, valid 0. */
-void inf_loader_stage(const InfLoader *l, InfEngine *m, const PlanProgram *program,
+/* Fills the inputs of one of this rank's chunks with the samples at position .. position + batch -
+ * 1. Positions at or beyond `end` are padding: values 0, targets INF_TARGET_PAD, valid 0. */
+void inf_loader_stage(const InfLoader *l, InfEngine *m, const PlanProgram *program, int32_t local,
                       uint64_t position, uint64_t end);
 
 #endif

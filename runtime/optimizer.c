@@ -31,25 +31,20 @@ static float *state_at(const InfEngine *m, int k, const InfParam *p) {
     return inf_engine_at(m, PLAN_REGION_state, k * m->plan->flat_bytes + p->offset);
 }
 
-/* Fills rows of the file; names and copies (of padded parameters) are freed by the caller. */
+/* Fills rows of the file on rank 0; names and copies are freed by the caller. */
 static InfCode collect(InfError *e, const InfParams *params, const InfEngine *m, InfTensorOut *out,
-                       void **owned) {
-    int count = 0;
+                       char **names, float **copies, int *count) {
     for (int k = 0; k < m->plan->nstate; k++)
         for (int i = 0; i < params->count; i++) {
             const InfParam *p = &params->param[i];
-            char *name = state_name(m->plan, k, p->name);
-            bool copied = !inf_param_contiguous(p);
-            float *copy = copied ? malloc((size_t)p->count * sizeof *copy + 1) : NULL;
-            owned[2 * count] = name;
-            owned[2 * count + 1] = copy;
-            if (!name || (copied && !copy)) return inf_fail(e, INF_IO, "out of memory");
-            if (copied) inf_param_gather(p, state_at(m, k, p), copy);
-            InfTensorOut *t = &out[count++];
-            *t = (InfTensorOut){.name = name,
-                                .dtype = INF_DTYPE_F32,
-                                .ndim = p->block->ndim,
-                                .values = copied ? copy : state_at(m, k, p)};
+            const float *values;
+            TRY(inf_param_values(e, p, m, INF_VALUES_state + k, 1.0f, &values, &copies[*count]));
+            if (!values) continue;
+            char *name = names[*count] = state_name(m->plan, k, p->name);
+            if (!name) return inf_fail(e, INF_IO, "out of memory");
+            InfTensorOut *t = &out[(*count)++];
+            *t = (InfTensorOut){
+                .name = name, .dtype = INF_DTYPE_F32, .ndim = p->block->ndim, .values = values};
             for (int axis = 0; axis < p->block->ndim; axis++)
                 t->shape[axis] = (uint64_t)p->block->dim[axis];
         }
@@ -60,19 +55,25 @@ InfCode inf_optimizer_save(InfError *e, const InfParams *params, const InfEngine
                            const char *path, int64_t updates) {
     size_t tensors = (size_t)params->count * (size_t)m->plan->nstate;
     InfTensorOut *out = calloc(tensors + 1, sizeof *out);
-    void **owned = calloc(2 * tensors + 1, sizeof *owned);
-    InfCode code =
-        out && owned ? collect(e, params, m, out, owned) : inf_fail(e, INF_IO, "out of memory");
-    if (code == INF_OK) {
-        out[tensors] = (InfTensorOut){.name = state_names[m->plan->train.optimizer].count,
-                                      .dtype = INF_DTYPE_I64,
-                                      .values = &updates};
-        code = inf_tensors_write(e, path, out, (int)tensors + 1);
+    char **names = calloc(tensors + 1, sizeof *names);
+    float **copies = calloc(tensors + 1, sizeof *copies);
+    int count = 0;
+    InfCode code = out && names && copies ? collect(e, params, m, out, names, copies, &count)
+                                          : inf_fail(e, INF_IO, "out of memory");
+    if (code == INF_OK && m->plan->rank == 0) {
+        out[count] = (InfTensorOut){.name = state_names[m->plan->train.optimizer].count,
+                                    .dtype = INF_DTYPE_I64,
+                                    .values = &updates};
+        code = inf_tensors_write(e, path, out, count + 1);
     }
-    for (size_t i = 0; owned && i < 2 * tensors; i++) free(owned[i]);
-    free(owned);
+    for (size_t i = 0; i < tensors; i++) {
+        if (names) free(names[i]);
+        if (copies) free(copies[i]);
+    }
+    free(names);
+    free(copies);
     free(out);
-    return code;
+    return inf_params_agree(e, m, code);
 }
 
 /* --- loading --- */
@@ -191,7 +192,7 @@ InfCode inf_optimizer_load(InfError *e, const InfParams *params, InfEngine *m, c
     InfCode code = check_state(e, &set, m->plan, params, path, updates);
     for (int k = 0; code == INF_OK && k < m->plan->nstate; k++)
         for (int i = 0; code == INF_OK && i < params->count; i++)
-            code = load_one(e, m, &set, params, k, i);
+            if (params->param[i].here) code = load_one(e, m, &set, params, k, i);
     inf_tensors_close(&set);
     return code;
 }

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/transport.h"
+
 /* The block's name with the '*' replaced by indices, in fresh memory. */
 static char *expand_name(const PlanParam *block, const int64_t *index) {
     char *text = NULL;
@@ -33,19 +35,22 @@ static int by_name(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
-/* Appends the tensors of one block. */
-static bool add_block(InfParams *all, const PlanParam *block) {
+/* Appends the tensors of one block of a rank. */
+static bool add_block(InfParams *all, const PlanParam *block, int rank) {
     int64_t tensors = product(block->stack, block->nstack);
     int64_t stored_bytes = product(block->stored, block->ndim) * (int64_t)sizeof(float);
     for (int64_t i = 0; i < tensors; i++) {
-        int64_t index[PLAN_REPEAT_DEPTH_MAX], rest = i;
+        int64_t index[PLAN_REPEAT_DEPTH_MAX] = {0}, rest = i;
         for (int axis = block->nstack - 1; axis >= 0; axis--) {
             index[axis] = rest % block->stack[axis];
             rest /= block->stack[axis];
         }
+        index[0] += block->first;
         InfParam *p = &all->param[all->count];
         *p = (InfParam){.name = expand_name(block, index),
                         .block = block,
+                        .rank = rank,
+                        .here = rank == all->plan->rank,
                         .offset = block->offset + i * stored_bytes,
                         .use_offset = i * stored_bytes,
                         .count = product(block->dim, block->ndim)};
@@ -55,22 +60,69 @@ static bool add_block(InfParams *all, const PlanParam *block) {
     return true;
 }
 
+/* Equal names are one tensor on several ranks: this rank's copy stays, with the rank that counts.
+ */
+static void merge_copies(InfParams *all) {
+    int kept = 0;
+    for (int i = 0; i < all->count; i++) {
+        InfParam *p = &all->param[i], *before = kept > 0 ? &all->param[kept - 1] : NULL;
+        if (!before || strcmp(before->name, p->name) != 0) {
+            all->param[kept++] = *p;
+            continue;
+        }
+        InfParam *own = p->here ? p : before, *other = p->here ? before : p;
+        int rank = before->block->copied ? p->rank : before->rank;
+        free(other->name);
+        *before = *own;
+        before->rank = rank;
+    }
+    all->count = kept;
+}
+
+/* Tied blocks are not stacked: a block's first tensor is the one. */
+static const InfParam *tensor_of(const InfParams *all, const PlanParam *block) {
+    return inf_params_find(all, block->name);
+}
+
+static void list_aliases(InfParams *all, const Plan *plans, int ranks) {
+    for (int r = 0; r < ranks; r++)
+        for (uint32_t i = 0; i < plans[r].nalias; i++) {
+            const PlanAlias *alias = &plans[r].alias[i];
+            bool known = false;
+            for (int k = 0; k < all->naliases; k++)
+                known = known || strcmp(all->alias[k].name, alias->name) == 0;
+            const InfParam *p = tensor_of(all, &plans[r].param[alias->param]);
+            if (!known && p) all->alias[all->naliases++] = (InfAlias){alias->name, p};
+        }
+}
+
 InfCode inf_params_open(InfError *e, const Plan *plan, InfParams *out) {
-    *out = (InfParams){0};
+    const Plan *plans = plan - plan->rank;
+    int ranks = plan->ranks;
     int64_t total = 0;
-    for (uint32_t i = 0; i < plan->nparam; i++)
-        total += product(plan->param[i].stack, plan->param[i].nstack);
+    size_t aliases = 0;
+    *out = (InfParams){.plan = plan};
+    for (int r = 0; r < ranks; r++)
+        for (uint32_t i = 0; i < plans[r].nparam; i++)
+            total += product(plans[r].param[i].stack, plans[r].param[i].nstack);
+    for (int r = 0; r < ranks; r++) aliases += plans[r].nalias;
     out->param = calloc((size_t)total + 1, sizeof *out->param);
-    bool enough = out->param != NULL;
-    for (uint32_t i = 0; enough && i < plan->nparam; i++) enough = add_block(out, &plan->param[i]);
+    out->alias = calloc(aliases + 1, sizeof *out->alias);
+    bool enough = out->param && out->alias;
+    for (int r = 0; r < ranks; r++)
+        for (uint32_t i = 0; enough && i < plans[r].nparam; i++)
+            enough = add_block(out, &plans[r].param[i], r);
     if (!enough) return inf_fail(e, INF_IO, "out of memory");
     qsort(out->param, (size_t)out->count, sizeof *out->param, by_name);
+    merge_copies(out);
+    list_aliases(out, plans, ranks);
     return INF_OK;
 }
 
 void inf_params_close(InfParams *all) {
     for (int i = 0; i < all->count; i++) free(all->param[i].name);
     free(all->param);
+    free(all->alias);
     *all = (InfParams){0};
 }
 
@@ -153,11 +205,28 @@ static bool has_nonfinite(const InfParam *p, const float *stored) {
     return false;
 }
 
-const InfParam *inf_params_find_nonfinite(const InfParams *all, const InfEngine *m) {
+static int first_nonfinite(const InfParams *all, const InfEngine *m) {
     for (int i = 0; i < all->count; i++) {
         const InfParam *p = &all->param[i];
-        for (int use = 0; p->block->trainable && use < p->block->uses; use++)
-            if (has_nonfinite(p, use_at(p, m, use))) return p;
+        for (int use = 0; p->here && p->block->trainable && use < p->block->uses; use++)
+            if (has_nonfinite(p, use_at(p, m, use))) return i;
     }
-    return NULL;
+    return all->count;
+}
+
+InfCode inf_params_find_nonfinite(InfError *e, const InfParams *all, const InfEngine *m,
+                                  const InfParam **out) {
+    const struct InfTransport *t = m->plan->transport;
+    int first = first_nonfinite(all, m), *others = NULL;
+    if (t) {
+        others = calloc((size_t)m->plan->pp, sizeof *others);
+        InfCode code = others ? t->gather(e, &first, sizeof first, others)
+                              : inf_fail(e, INF_IO, "out of memory");
+        for (int r = 0; code == INF_OK && r < m->plan->pp; r++)
+            if (others[r] < first) first = others[r];
+        free(others);
+        TRY(code);
+    }
+    *out = first < all->count ? &all->param[first] : NULL;
+    return INF_OK;
 }

@@ -1,7 +1,8 @@
 /* params.h - logical tensors: what a user calls a parameter, whatever block it lies in.
  *
  * A block of the plan holds one tensor, or one per repetition along its stack axes; the '*' of
- * its name become the indices. The list is sorted by name and made once at start.
+ * its name become the indices. The list holds those of all ranks, sorted by name, and is made once
+ * at start. What saves or looks at all of them is called by every rank; rank 0 then has the values.
  */
 #ifndef INF_RUNTIME_PARAMS_H
 #define INF_RUNTIME_PARAMS_H
@@ -14,15 +15,26 @@
 
 typedef struct InfParam {
     char *name;
-    const PlanParam *block;
-    int64_t offset;     /* bytes in the param region; in grad too */
-    int64_t use_offset; /* bytes from use 1's block in the grad region */
-    int64_t count;      /* logical elements */
+    const PlanParam *block; /* of this rank where it holds the tensor */
+    int rank;               /* whose values count */
+    bool here;              /* this rank holds it: the offsets are its own */
+    int64_t offset;         /* bytes in the param region; in grad too */
+    int64_t use_offset;     /* bytes from use 1's block in the grad region */
+    int64_t count;          /* logical elements */
 } InfParam;
 
+/* Another name of a tied parameter. */
+typedef struct InfAlias {
+    const char *name;
+    const InfParam *param;
+} InfAlias;
+
 typedef struct InfParams {
+    const Plan *plan;
     InfParam *param;
     int count;
+    InfAlias *alias;
+    int naliases;
 } InfParams;
 
 InfCode inf_params_open(InfError *e, const Plan *plan, InfParams *out);
@@ -53,8 +65,16 @@ void inf_params_init(const InfParams *all, InfEngine *m, uint64_t seed);
  * fit is one report (E025), and then nothing has been written. */
 InfCode inf_params_load(InfError *e, const InfParams *all, InfEngine *m, const char *path);
 
-/* Which numbers of a parameter to write. */
-typedef enum InfValues { INF_VALUES_weights, INF_VALUES_gradients } InfValues;
+/* Which numbers of a parameter to write; state k of the optimizer is INF_VALUES_state + k. */
+typedef enum InfValues { INF_VALUES_weights, INF_VALUES_gradients, INF_VALUES_state } InfValues;
+
+/* The values of one logical tensor on rank 0: where they lie, or a copy that the caller frees.
+ * Called by every rank; the one that holds the tensor sends it. *at is NULL on other ranks. */
+InfCode inf_param_values(InfError *e, const InfParam *p, const InfEngine *m, int which, float scale,
+                         const float **at, float **copy);
+
+/* Rank 0's result becomes everyone's; the others then say that rank 0 failed. */
+InfCode inf_params_agree(InfError *e, const InfEngine *m, InfCode code);
 
 /* Writes every logical tensor of one kind. Gradients are the sum over the uses times `scale`. */
 InfCode inf_params_save(InfError *e, const InfParams *all, const InfEngine *m, const char *path,
@@ -63,8 +83,9 @@ InfCode inf_params_save(InfError *e, const InfParams *all, const InfEngine *m, c
 /* One parameter's gradient: the sum over its uses, times scale; `to` holds p->count values. */
 void inf_param_gradient(const InfParam *p, const InfEngine *m, float scale, float *to);
 
-/* The first parameter, by name, whose gradient holds a NaN or infinity, or NULL. */
-const InfParam *inf_params_find_nonfinite(const InfParams *all, const InfEngine *m);
+/* The first parameter, by name, whose gradient holds a NaN or infinity, or NULL; on all ranks. */
+InfCode inf_params_find_nonfinite(InfError *e, const InfParams *all, const InfEngine *m,
+                                  const InfParam **out);
 
 /* `params`: needs no engine, so that the compiler can print it too. */
 typedef struct InfParamsFormat {

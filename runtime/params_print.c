@@ -31,26 +31,15 @@ static int by_name(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
-/* The tensor that an alias names: the one of its block (tied blocks are not stacked). */
-static const InfParam *alias_target(const InfParams *all, const Plan *plan,
-                                    const PlanAlias *alias) {
-    for (int i = 0; i < all->count; i++)
-        if (all->param[i].block == &plan->param[alias->param]) return &all->param[i];
-    return NULL;
-}
-
-static Line *make_lines(const InfParams *all, const Plan *plan, const InfParamsFormat *f,
-                        int *count) {
-    Line *lines = calloc((size_t)all->count + plan->nalias + 1, sizeof *lines);
+static Line *make_lines(const InfParams *all, const InfParamsFormat *f, int *count) {
+    Line *lines = calloc((size_t)all->count + (size_t)all->naliases + 1, sizeof *lines);
     *count = 0;
     for (int i = 0; lines && i < all->count; i++)
         if (selected(all->param[i].name, f))
             lines[(*count)++] = (Line){all->param[i].name, &all->param[i], false};
-    for (uint32_t i = 0; lines && f->aliases && i < plan->nalias; i++) {
-        const InfParam *p = alias_target(all, plan, &plan->alias[i]);
-        if (p && selected(plan->alias[i].name, f))
-            lines[(*count)++] = (Line){plan->alias[i].name, p, true};
-    }
+    for (int i = 0; lines && f->aliases && i < all->naliases; i++)
+        if (selected(all->alias[i].name, f))
+            lines[(*count)++] = (Line){all->alias[i].name, all->alias[i].param, true};
     if (lines) qsort(lines, (size_t)*count, sizeof *lines, by_name);
     return lines;
 }
@@ -171,7 +160,7 @@ InfCode inf_params_print(InfError *e, const Plan *plan, InfParamsFormat format, 
     InfParams all;
     InfCode code = inf_params_open(e, plan, &all);
     int count = 0;
-    Line *lines = code == INF_OK ? make_lines(&all, plan, &format, &count) : NULL;
+    Line *lines = code == INF_OK ? make_lines(&all, &format, &count) : NULL;
     if (code == INF_OK && !lines) code = inf_fail(e, INF_IO, "out of memory");
     if (code == INF_OK && count == 0 && format.prefix) code = fail_empty(e, &all, &format);
     if (code == INF_OK && format.json)

@@ -24,7 +24,13 @@ typedef enum PlanRegion {
     PLAN_REGION_data,   /* the staged batch */
     PLAN_REGION_slot,   /* activations kept from forward to backward */
     PLAN_REGION_scratch,
-    PLAN_REGION_cache, /* generate: keys and values of the tokens so far */
+    PLAN_REGION_cache,   /* generate: keys and values of the tokens so far */
+    PLAN_REGION_message, /* what chunks of a pipeline hand to each other */
+    /* No memory of their own: windows into PLAN_REGION_message, those of the task at hand. */
+    PLAN_REGION_recv,
+    PLAN_REGION_send,
+    PLAN_REGION_recv_grad,
+    PLAN_REGION_send_grad,
     PLAN_REGION_count
 } PlanRegion;
 
@@ -147,7 +153,8 @@ typedef struct PlanArg {
 
 typedef enum StepKind {
     STEP_LAUNCH, /* kernel[kernel] on arg[arg .. arg + narg) */
-    STEP_REPEAT  /* the next `nbody` steps, `count` times; from the last iteration when reverse */
+    STEP_REPEAT, /* the next `nbody` steps, `count` times; from the last iteration when reverse */
+    STEP_POLL    /* messages go on: there was much to compute since the last time */
 } StepKind;
 
 typedef struct PlanStep {
@@ -177,14 +184,27 @@ typedef enum PlanTaskKind {
     PTASK_recv,
 } PlanTaskKind;
 
+/* What of a rank's memory a task works in: from where on the regions data and slot begin for it,
+ * in themselves, and the four windows, in PLAN_REGION_message. */
+typedef enum PlanWindow {
+    PLAN_WINDOW_data,
+    PLAN_WINDOW_slot,
+    PLAN_WINDOW_recv,
+    PLAN_WINDOW_send,
+    PLAN_WINDOW_recv_grad,
+    PLAN_WINDOW_send_grad,
+    PLAN_WINDOW_COUNT
+} PlanWindow;
+
 typedef struct PlanTask {
     uint8_t kind;       /* PlanTaskKind */
     int32_t chunk;      /* global; -1 for the update */
     int32_t local;      /* on its rank; -1 for the update */
     int32_t microbatch; /* -1 for the update */
-    uint32_t program;   /* index into Plan.chunk */
+    uint32_t program;   /* index into its rank's Plan.chunk */
     int32_t slot;       /* which set of its chunk's activations */
-    int32_t message;    /* send, recv: index into Plan.message */
+    int32_t message;    /* send, recv: index into Plan.message; else the one it waits for, or -1 */
+    int64_t window[PLAN_WINDOW_COUNT]; /* bytes */
 } PlanTask;
 
 /* What a chunk of the pipeline holds. */
@@ -202,7 +222,27 @@ typedef struct PlanMessage {
     int32_t from_rank, to_rank;
     int32_t microbatch;
     int32_t slot; /* of the receiver */
+    int64_t bytes;
+    int64_t from_at, to_at; /* in PLAN_REGION_message of the two ranks */
 } PlanMessage;
+
+/* The gradient of one use of a weight that several ranks hold, from the rank that computed it to
+ * another one: into the place that it has there, before the norm. */
+typedef struct PlanShare {
+    int32_t from_rank, to_rank;
+    int64_t bytes;
+    int64_t from_at, to_at; /* in PLAN_REGION_grad of the two ranks */
+} PlanShare;
+
+/* How the ranks of a pipeline finish a step, in this order: loss, counts and metrics from the rank
+ * of the last chunk to all; the shares; `norm`, which writes some of the squares, zeros elsewhere;
+ * their sum over all ranks; the update. */
+typedef struct PlanFinish {
+    int32_t loss_rank;
+    int64_t loss, loss_bytes;  /* range in PLAN_REGION_scalar */
+    int32_t norm;              /* index into Plan.chunk */
+    int64_t squares, nsquares; /* f32 from this offset in PLAN_REGION_scalar on */
+} PlanFinish;
 
 typedef struct PlanRank {
     uint32_t task, ntask; /* into Plan.task */
@@ -222,6 +262,7 @@ typedef enum PlanInit {
 typedef struct PlanParam {
     const char *name;
     int64_t offset; /* bytes in param and grad; state k is at k * Plan.flat_bytes + offset */
+    int64_t first;  /* a rank's part of a stack: the number of its first tensor in axis 0 */
     int32_t nstack, ndim;
     int64_t stack[PLAN_REPEAT_DEPTH_MAX];
     int64_t dim[PLAN_NDIM_MAX];    /* logical, of one tensor */
@@ -229,6 +270,7 @@ typedef struct PlanParam {
     uint8_t init;                  /* PlanInit */
     uint8_t transposed;            /* stored [in, out] */
     uint8_t trainable;
+    uint8_t copied; /* another rank holds this weight, too, and is the one that saves it */
     uint8_t decay;
     double init_a;
     /* gradient buffers; use u >= 1 at grad offset use_offset + (u - 1) * use_stride */
@@ -261,6 +303,7 @@ typedef struct PlanInput {
     int64_t dim[PLAN_NDIM_MAX];
     int64_t limit;  /* label, tokens, targets: values must be in [0, limit) */
     int64_t ignore; /* targets: also allowed; INT64_MIN: none */
+    int32_t local;  /* the chunk of this rank whose forward reads it */
     PlanArg at;
 } PlanInput;
 
@@ -347,8 +390,11 @@ typedef struct PlanBuffer {
     int64_t bytes;
 } PlanBuffer;
 
+/* A rank's part of the program. Where there are several ranks, plans lie in an array, one a rank of
+ * the pipeline; they share all tables but parameters, chunks, programs and buffers. */
 typedef struct Plan {
     int32_t version;
+    int32_t rank, ranks;      /* its place in the array, of how many */
     const char *model, *file; /* "mnist_cnn", "mnist_cnn.it" */
     const char *target;       /* "cpu", "cuda" */
     const char *compiler;     /* infinic's version */
@@ -376,7 +422,11 @@ typedef struct Plan {
     const PlanTask *task;
     const PlanMessage *message; /* in the order in which every rank posts its halves */
     uint32_t nmessage;
-    const PlanStage *stage; /* by chunk */
+    const PlanShare *share;
+    uint32_t nshare;
+    PlanFinish finish;
+    const struct InfTransport *transport; /* NULL: one rank */
+    const PlanStage *stage;               /* by chunk */
     uint32_t nstage;
     const PlanProgram *program; /* [0] train, then eval where there is one, then generate's */
     uint32_t nprogram;
@@ -394,7 +444,9 @@ typedef struct Plan {
     uint32_t nimage;
 } Plan;
 
-/* The runtime's entry: the generated main hands over its plan. */
+extern const struct InfTransport inf_transport_mpi;
+
+/* The runtime's entry: the generated main hands over its plan, or the array of them. */
 int inf_main(const Plan *plan, int argc, char **argv);
 
 /* What `schedule` and `params` print, for the compiler to print too from a plan without kernels:

@@ -5,6 +5,7 @@
 
 #include "runtime/feed.h"
 #include "runtime/kernels.h"
+#include "runtime/pipeline.h"
 #include "runtime/signals.h"
 
 /* What of a program's tasks to run. */
@@ -35,12 +36,17 @@ static float mean_of(const InfEngine *m, const PlanMetric *metric) {
     return count > 0 ? inf_engine_scalar(m, metric->sum) / count : 0.0f;
 }
 
-static void stage(InfEngine *m, const InfLoader *l, const Work *work, int32_t microbatch) {
+/* The samples that the forward of a chunk reads. */
+static void stage(InfEngine *m, const InfLoader *l, const Work *work, const PlanTask *task) {
     const PlanProgram *program = &m->plan->program[work->program];
-    uint64_t first = (uint64_t)microbatch * (uint64_t)program->batch;
+    uint64_t first = (uint64_t)task->microbatch * (uint64_t)program->batch;
+    bool any = false;
+    for (uint32_t i = 0; i < program->ninput; i++)
+        any = any || program->input[i].local == task->local;
+    if (!any) return;
     if (m->profile.on) inf_profile_begin(&m->profile, m->plan->nkernel, NULL, &m->env);
     if (m->table->shared)
-        inf_loader_stage(l, m, program, work->position + first, work->end);
+        inf_loader_stage(l, m, program, task->local, work->position + first, work->end);
     else
         inf_feed_stage(l, m, program, first);
     if (m->profile.on) inf_profile_end(&m->profile);
@@ -64,34 +70,42 @@ static void leave(InfEngine *m, const Work *work) {
     if (inf_engine_goes(m, 2.0)) m->table->leave(m->device, work->update);
 }
 
+/* This rank's tasks of a program. */
+static const PlanRank *tasks_of(const InfEngine *m, const PlanProgram *program) {
+    return &program->rank[m->plan->rank];
+}
+
 static bool leaves_out(const Work *work, const PlanTask *task) {
     return task->kind == PTASK_update && !work->update;
 }
 
-/* Only a forward may bring a new batch in: the backward still reads the old one. */
-static bool brings_batch(const Plan *plan, const Work *work, uint32_t i) {
-    const PlanRank *rank = &plan->program[work->program].rank[0];
-    const PlanTask *task = &plan->task[i];
-    if (task->kind == PTASK_update || work->bare) return false;
-    bool fresh = i == rank->task || plan->task[i - 1].microbatch != task->microbatch;
-    INF_ASSERT(!fresh || task->kind == PTASK_forward);
-    return fresh;
-}
-
-/* Task `i` of the plan; first of a microbatch, its samples too. */
+/* Task `i` of the plan; before a forward, its samples. */
 static void enqueue_task(InfEngine *m, const InfLoader *l, const Work *work, uint32_t i) {
     const PlanTask *task = &m->plan->task[i];
     if (task->kind == PTASK_update && spoiled(m)) return;
+    if (m->pipeline && task->kind > PTASK_update) {
+        inf_pipeline_message(m->pipeline, m, task);
+        return;
+    }
     m->env.microbatch = task->microbatch > 0 ? task->microbatch : 0;
-    if (brings_batch(m->plan, work, i)) stage(m, l, work, task->microbatch);
+    if (m->pipeline && task->kind == PTASK_update) inf_pipeline_norm(m->pipeline, m);
+    if (m->pipeline && task->kind < PTASK_update) inf_pipeline_before(m->pipeline, task);
+    if (task->kind < PTASK_update) inf_engine_window(m, task);
+    if (task->kind == PTASK_forward && !work->bare) stage(m, l, work, task);
     inf_engine_run(m, task->program);
 }
 
 static void enqueue(InfEngine *m, const InfLoader *l, const Work *work) {
-    const PlanRank *rank = &m->plan->program[work->program].rank[0];
+    const PlanProgram *program = &m->plan->program[work->program];
+    const PlanRank *rank = tasks_of(m, program);
+    bool training = work->program == 0;
     enter(m, work);
-    for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++)
+    for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++) {
+        bool last = m->pipeline && m->plan->task[i].kind == PTASK_update;
+        if (last) inf_pipeline_settle(m->pipeline, m, true);
         if (!leaves_out(work, &m->plan->task[i])) enqueue_task(m, l, work, i);
+    }
+    if (m->pipeline && !training) inf_pipeline_settle(m->pipeline, m, false);
     leave(m, work);
 }
 
@@ -112,7 +126,7 @@ static InfLaunches count_tasks(const InfEngine *m, uint32_t begin, uint32_t end)
 
 /* Records a whole submission, or one task of it, as a graph; in two lanes where that helps. */
 static void record(InfEngine *m, const InfLoader *l, const Work *work, const uint32_t *task) {
-    const PlanRank *rank = &m->plan->program[work->program].rank[0];
+    const PlanRank *rank = tasks_of(m, &m->plan->program[work->program]);
     uint32_t which = task ? m->plan->nprogram + *task : work->program;
     InfLaunches most = task ? count_tasks(m, *task, *task + 1)
                             : count_tasks(m, rank->task, rank->task + rank->ntask);
@@ -134,13 +148,13 @@ static void record(InfEngine *m, const InfLoader *l, const Work *work, const uin
 }
 
 static InfGraphs choose_graphs(const InfEngine *m, const Work *work) {
-    const PlanRank *rank = &m->plan->program[work->program].rank[0];
+    const PlanRank *rank = tasks_of(m, &m->plan->program[work->program]);
     InfLaunches all = count_tasks(m, rank->task, rank->task + rank->ntask);
     return all.launches <= m->graph_most ? INF_GRAPHS_one : INF_GRAPHS_tasks;
 }
 
 static void replay_tasks(InfEngine *m, const InfLoader *l, const Work *work) {
-    const PlanRank *rank = &m->plan->program[work->program].rank[0];
+    const PlanRank *rank = tasks_of(m, &m->plan->program[work->program]);
     enter(m, work);
     for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++) {
         uint32_t which = m->plan->nprogram + i;
@@ -192,6 +206,7 @@ static void submit_step(const InfSteps *s, InfEngine *m, InfLoader *l, const Inf
 static InfCode collect(InfError *e, InfEngine *m, InfStepResult *r) {
     const PlanMetric *loss = &m->plan->program[0].metric[0];
     TRY(m->table->collect(e, m->device, m->base[PLAN_REGION_scalar]));
+    if (m->pipeline) TRY(inf_pipeline_end(e, m->pipeline));
     r->loss = mean_of(m, loss);
     r->count = inf_engine_scalar(m, loss->count);
     r->grad_norm = inf_engine_scalar(m, m->plan->grad_norm);
@@ -253,6 +268,7 @@ typedef struct Sums {
 static InfCode add_batch(InfError *e, InfEngine *m, Sums *sums) {
     const PlanProgram *eval = &m->plan->program[1];
     TRY(m->table->collect(e, m->device, m->base[PLAN_REGION_scalar]));
+    if (m->pipeline) TRY(inf_pipeline_end(e, m->pipeline));
     for (int k = 0; k < sums->metrics; k++) {
         sums->sum[k] += (double)inf_engine_scalar(m, eval->metric[k].sum);
         sums->count[k] += (double)inf_engine_scalar(m, eval->metric[k].count);

@@ -138,7 +138,8 @@ static InfCode find_bad(InfError *e, Trainer *t, const InfStepInput *in, const c
         inf_engine_fetch_all(m, PLAN_REGION_grad);
         TRY(m->table->finish(e, m->device));
     }
-    const InfParam *bad = inf_params_find_nonfinite(&t->s.params, m);
+    const InfParam *bad = NULL;
+    TRY(inf_params_find_nonfinite(e, &t->s.params, m, &bad));
     *name = bad ? bad->name : NULL;
     return INF_OK;
 }

@@ -21,13 +21,12 @@ static const InfTensor *find_name(const InfTensors *set, const Plan *plan, const
     return t;
 }
 
-/* A parameter's tensor in the file; a tied one may stand there under its other name alone. Tied
- * blocks are not stacked. */
-static const InfTensor *find_tensor(const InfTensors *set, const Plan *plan, const InfParam *p) {
-    const InfTensor *t = find_name(set, plan, p->name);
-    for (uint32_t i = 0; !t && i < plan->nalias; i++)
-        if (p->block == &plan->param[plan->alias[i].param])
-            t = find_name(set, plan, plan->alias[i].name);
+/* A parameter's tensor in the file; a tied one may stand there under its other name alone. */
+static const InfTensor *find_tensor(const InfTensors *set, const InfParams *all,
+                                    const InfParam *p) {
+    const InfTensor *t = find_name(set, all->plan, p->name);
+    for (int i = 0; !t && i < all->naliases; i++)
+        if (p == all->alias[i].param) t = find_name(set, all->plan, all->alias[i].name);
     return t;
 }
 
@@ -63,7 +62,7 @@ typedef struct Report {
 static void report_missing(Report *r, const InfParams *all, const Plan *plan,
                            const InfTensors *set) {
     for (int i = 0; i < all->count; i++) {
-        const InfTensor *t = find_tensor(set, plan, &all->param[i]);
+        const InfTensor *t = find_tensor(set, all, &all->param[i]);
         if (t) r->used[t - set->tensors] = true;
         if (t) continue;
         uint64_t shape[PLAN_NDIM_MAX];
@@ -77,11 +76,10 @@ static void report_missing(Report *r, const InfParams *all, const Plan *plan,
     }
 }
 
-static void report_misshaped(Report *r, const InfParams *all, const Plan *plan,
-                             const InfTensors *set) {
+static void report_misshaped(Report *r, const InfParams *all, const InfTensors *set) {
     for (int i = 0; i < all->count; i++) {
         const PlanParam *b = all->param[i].block;
-        const InfTensor *t = find_tensor(set, plan, &all->param[i]);
+        const InfTensor *t = find_tensor(set, all, &all->param[i]);
         if (!t || same_shape(b, t)) continue;
         uint64_t shape[PLAN_NDIM_MAX];
         char want[256], have[256];
@@ -116,13 +114,10 @@ static InfCode same_values(InfError *e, const InfTensors *set, const InfTensor *
 }
 
 /* A tied parameter stored a second time is no stranger, but other values there would be lost. */
-static InfCode report_untied(InfError *e, Report *r, const InfParams *all, const Plan *plan,
-                             const InfTensors *set) {
-    for (uint32_t i = 0; i < plan->nalias; i++) {
-        const InfTensor *other = find_name(set, plan, plan->alias[i].name), *t = NULL;
-        for (int k = 0; k < all->count; k++)
-            if (all->param[k].block == &plan->param[plan->alias[i].param])
-                t = find_tensor(set, plan, &all->param[k]);
+static InfCode report_untied(InfError *e, Report *r, const InfParams *all, const InfTensors *set) {
+    for (int i = 0; i < all->naliases; i++) {
+        const InfTensor *other = find_name(set, all->plan, all->alias[i].name);
+        const InfTensor *t = find_tensor(set, all, all->alias[i].param);
         if (!other || !t) continue;
         bool same = true;
         r->used[other - set->tensors] = true;
@@ -148,12 +143,11 @@ static void report_unexpected(Report *r, const Plan *plan, const InfTensors *set
 
 /* A prefix that all missing names have and that the file leaves out, as models saved without their
  * head do: the first `length` bytes of the result, "model." of model.norm.weight; NULL: none. */
-static const char *left_out(const InfParams *all, const Plan *plan, const InfTensors *set,
-                            size_t *length) {
+static const char *left_out(const InfParams *all, const InfTensors *set, size_t *length) {
     const char *first = NULL;
     for (int i = 0; i < all->count; i++) {
         const char *name = all->param[i].name, *dot = strchr(name, '.');
-        if (find_tensor(set, plan, &all->param[i])) continue;
+        if (find_tensor(set, all, &all->param[i])) continue;
         if (!dot || !inf_tensors_find(set, dot + 1)) return NULL;
         if (!first) *length = (size_t)(dot + 1 - name);
         if (first && strncmp(first, name, *length) != 0) return NULL;
@@ -164,7 +158,7 @@ static const char *left_out(const InfParams *all, const Plan *plan, const InfTen
 
 static void hint_prefix(Report *r, const InfParams *all, const Plan *plan, const InfTensors *set) {
     size_t length = 0;
-    const char *name = left_out(all, plan, set, &length);
+    const char *name = left_out(all, set, &length);
     if (name)
         fprintf(r->out,
                 "\n  = hint: the file leaves out a prefix; say so in %s: checkpoint { prefix = "
@@ -182,8 +176,8 @@ static InfCode check_fit(InfError *e, const InfParams *all, const Plan *plan, co
     InfCode code = r.out && r.used ? INF_OK : inf_fail(e, INF_IO, "out of memory");
     if (code == INF_OK) {
         report_missing(&r, all, plan, set);
-        report_misshaped(&r, all, plan, set);
-        code = report_untied(e, &r, all, plan, set);
+        report_misshaped(&r, all, set);
+        code = report_untied(e, &r, all, set);
         report_unexpected(&r, plan, set);
         hint_prefix(&r, all, plan, set);
     }
@@ -216,24 +210,10 @@ InfCode inf_params_load(InfError *e, const InfParams *all, InfEngine *m, const c
     TRY(inf_tensors_open(e, path, &set));
     InfCode code = check_fit(e, all, m->plan, &set, path);
     for (int i = 0; code == INF_OK && i < all->count; i++)
-        code = load_one(e, &all->param[i], m, &set, find_tensor(&set, m->plan, &all->param[i]));
+        if (all->param[i].here)
+            code = load_one(e, &all->param[i], m, &set, find_tensor(&set, all, &all->param[i]));
     inf_tensors_close(&set);
     return code;
-}
-
-/* Values of one tensor ready to be written: where they lie, or a copy that the caller frees. */
-static const float *values_of(const InfParam *p, const InfEngine *m, InfValues which, float scale,
-                              float **copy) {
-    const float *stored = inf_engine_at(m, PLAN_REGION_param, p->offset);
-    *copy = NULL;
-    if (which == INF_VALUES_weights && inf_param_contiguous(p)) return stored;
-    *copy = malloc((size_t)p->count * sizeof **copy + 1);
-    if (!*copy) return NULL;
-    if (which == INF_VALUES_gradients)
-        inf_param_gradient(p, m, scale, *copy);
-    else
-        inf_param_gather(p, stored, *copy);
-    return *copy;
 }
 
 /* Numbers that are not finite are never saved as weights. */
@@ -247,27 +227,35 @@ static InfCode check_finite(InfError *e, const InfParam *p, const float *values,
     return INF_OK;
 }
 
+/* Fills rows of the file on rank 0; the copies are freed by the caller. */
+static InfCode collect(InfError *e, const InfParams *all, const InfEngine *m, const char *path,
+                       InfValues which, float scale, InfTensorOut *out, float **copies,
+                       int *count) {
+    for (int i = 0; i < all->count; i++) {
+        const InfParam *p = &all->param[i];
+        const float *values;
+        if (which == INF_VALUES_gradients && !p->block->trainable) continue;
+        TRY(inf_param_values(e, p, m, which, scale, &values, &copies[*count]));
+        if (!values) continue;
+        InfTensorOut *t = &out[(*count)++];
+        *t = (InfTensorOut){
+            .name = p->name, .dtype = INF_DTYPE_F32, .ndim = p->block->ndim, .values = values};
+        to_shape(p->block, t->shape);
+        if (which == INF_VALUES_weights) TRY(check_finite(e, p, values, path));
+    }
+    return INF_OK;
+}
+
 InfCode inf_params_save(InfError *e, const InfParams *all, const InfEngine *m, const char *path,
                         InfValues which, float scale) {
     InfTensorOut *out = calloc((size_t)all->count + 1, sizeof *out);
     float **copies = calloc((size_t)all->count + 1, sizeof *copies);
     InfCode code = out && copies ? INF_OK : inf_fail(e, INF_IO, "out of memory");
     int count = 0;
-    for (int i = 0; code == INF_OK && i < all->count; i++) {
-        const InfParam *p = &all->param[i];
-        if (which == INF_VALUES_gradients && !p->block->trainable) continue;
-        InfTensorOut *t = &out[count];
-        *t = (InfTensorOut){.name = p->name, .dtype = INF_DTYPE_F32, .ndim = p->block->ndim};
-        to_shape(p->block, t->shape);
-        t->values = values_of(p, m, which, scale, &copies[count++]);
-        if (!t->values)
-            code = inf_fail(e, INF_IO, "out of memory");
-        else if (which == INF_VALUES_weights)
-            code = check_finite(e, p, t->values, path);
-    }
-    if (code == INF_OK) code = inf_tensors_write(e, path, out, count);
-    for (int i = 0; copies && i < count; i++) free(copies[i]);
+    if (code == INF_OK) code = collect(e, all, m, path, which, scale, out, copies, &count);
+    if (code == INF_OK && m->plan->rank == 0) code = inf_tensors_write(e, path, out, count);
+    for (int i = 0; copies && i < all->count; i++) free(copies[i]);
     free(copies);
     free(out);
-    return code;
+    return inf_params_agree(e, m, code);
 }

@@ -7,17 +7,24 @@
 #include "runtime/loader.h"
 #include "runtime/step.h"
 
-double inf_work_step(const Plan *plan) {
-    const PlanProgram *train = &plan->program[0];
-    double parameters = 0, length = (double)inf_units(train);
-    if (!inf_input_find(train, PLAN_INPUT_tokens)) return 0;
+/* Of one rank, but for copies that another one counts. */
+static double count_parameters(const Plan *plan) {
+    double parameters = 0;
     for (uint32_t i = 0; i < plan->nparam; i++) {
         const PlanParam *p = &plan->param[i];
-        double count = 1;
+        double count = p->copied ? 0 : 1;
         for (int axis = 0; axis < p->nstack; axis++) count *= (double)p->stack[axis];
         for (int axis = 0; axis < p->ndim; axis++) count *= (double)p->dim[axis];
         parameters += count;
     }
+    return parameters;
+}
+
+double inf_work_step(const Plan *plan) {
+    const PlanProgram *train = &plan->program[0];
+    double parameters = 0, length = (double)inf_units(train);
+    if (!inf_input_find(train, PLAN_INPUT_tokens)) return 0;
+    for (int r = 0; r < (plan->ranks); r++) parameters += count_parameters(plan - plan->rank + r);
     double token = 6 * parameters + 6 * (double)plan->attention_width * length;
     return token * length * (double)inf_global_batch(plan);
 }

@@ -48,7 +48,7 @@ Whole *whole_new(const WholeCase *c, WholeVariant v, Object *o) {
     arena_free(&scratch);
     CodegenOptions *codegen = ARENA_NEW(&w->arena, CodegenOptions);
     *codegen = (CodegenOptions){.version = "test", .threads_always = true};
-    w->program = codegen_build(w->m, ctx.table, codegen, &w->arena);
+    w->program = codegen_build(&w->m, 1, ctx.table, codegen, &w->arena);
     w->number = ARENA_ARRAY(&w->arena, uint32_t, w->program->kernels.n);
     for (uint32_t i = 0; i < w->program->kernels.n; i++) {
         const KernelRow *row = &w->program->kernels.data[i];

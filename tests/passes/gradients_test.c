@@ -449,24 +449,15 @@ static void test_every_rule_was_tested(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unary),
-        cmocka_unit_test(test_unary_of_positive),
-        cmocka_unit_test(test_binary),
-        cmocka_unit_test(test_pow_and_div),
-        cmocka_unit_test(test_select),
-        cmocka_unit_test(test_movement),
-        cmocka_unit_test(test_split),
-        cmocka_unit_test(test_broadcast),
-        cmocka_unit_test(test_matmul),
-        cmocka_unit_test(test_conv2d),
-        cmocka_unit_test(test_pooling),
-        cmocka_unit_test(test_gather),
-        cmocka_unit_test(test_softmax),
-        cmocka_unit_test(test_norms),
-        cmocka_unit_test(test_cross_entropy),
-        cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_every_rule_was_tested),
+        cmocka_unit_test(test_unary),         cmocka_unit_test(test_unary_of_positive),
+        cmocka_unit_test(test_binary),        cmocka_unit_test(test_pow_and_div),
+        cmocka_unit_test(test_select),        cmocka_unit_test(test_movement),
+        cmocka_unit_test(test_split),         cmocka_unit_test(test_broadcast),
+        cmocka_unit_test(test_matmul),        cmocka_unit_test(test_conv2d),
+        cmocka_unit_test(test_pooling),       cmocka_unit_test(test_gather),
+        cmocka_unit_test(test_softmax),       cmocka_unit_test(test_norms),
+        cmocka_unit_test(test_cross_entropy), cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_rope),          cmocka_unit_test(test_every_rule_was_tested),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,7 +31,7 @@ static void read_module(Check *c, Optimizer optimizer, int uses) {
 
 /* The state of training outside the graph. */
 typedef struct State {
-    double weight[512], grad[512], moment[2][512], later[LARGE];
+    double weight[512], grad[512], moment[2][512], later[LARGE], squares[2];
     double host[SCALAR_COUNT], loss, count, norm, ok;
 } State;
 
@@ -43,7 +43,8 @@ static double *vector(const Check *c, State *s, const Port *p) {
     case ROLE_flat_weight: return s->weight + at;
     case ROLE_flat_grad: return s->grad + at;
     case ROLE_flat_state: return s->moment[p->use] + at;
-    case ROLE_grad: return s->later;
+    case ROLE_grad: return p->use == 0 ? s->grad + c->m->param[p->index].offset_elems : s->later;
+    case ROLE_squares: return s->squares + p->index;
     case ROLE_loss_sum: return &s->loss;
     case ROLE_loss_count: return &s->count;
     case ROLE_scalar: return &s->host[p->index];
@@ -53,8 +54,8 @@ static double *vector(const Check *c, State *s, const Port *p) {
     }
 }
 
-static void run_update(Check *c, State *s) {
-    const Graph *g = module_graph(c->m, "update");
+static void run_graph(Check *c, State *s, const char *name) {
+    const Graph *g = module_graph(c->m, name);
     EvalTensor *in = ARENA_ARRAY(&c->arena, EvalTensor, g->nin);
     EvalTensor *out = ARENA_ARRAY(&c->arena, EvalTensor, g->nout);
     for (int i = 0; i < g->nin; i++)
@@ -64,6 +65,11 @@ static void run_update(Check *c, State *s) {
     for (int k = 0; k < g->nout; k++)
         memcpy(vector(c, s, &g->out_port[k]), out[k].data,
                (size_t)type_elems(c->m->types, out[k].type) * sizeof(double));
+}
+
+static void run_update(Check *c, State *s) {
+    run_graph(c, s, "norm");
+    run_graph(c, s, "update");
 }
 
 /* ---- the formulas ------------------------------------------------------------------------ */

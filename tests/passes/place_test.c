@@ -43,7 +43,7 @@ static void make_placed(Check *c, int64_t microbatches, bool slots) {
     c->m->train.microbatches = microbatches;
     PassContext ctx = {.mod = c->m, .scratch = &c->scratch, .options = &options};
     for (size_t i = 0; i < sizeof passes / sizeof passes[0]; i++) assert_true(passes[i](&ctx));
-    if (slots) ctx.table->peak_in_flight = 2;
+    if (slots) ctx.table->slots[0] = 2;
     assert_true(pass_place(&ctx));
 }
 

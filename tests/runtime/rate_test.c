@@ -69,7 +69,8 @@ static void test_work(void **state) {
     static const PlanInput input = {
         .kind = PLAN_INPUT_tokens, .dtype = PLAN_i32, .ndim = 2, .dim = {4, 32}};
     PlanProgram program = {.batch = 4, .microbatches = 3, .input = &input, .ninput = 1};
-    Plan plan = {.dp = 2, .tp = 1, .pp = 1, .param = param, .nparam = 2, .program = &program};
+    Plan plan = {
+        .ranks = 1, .dp = 2, .tp = 1, .pp = 1, .param = param, .nparam = 2, .program = &program};
     (void)state;
     plan.attention_width = 12 * 64;
     double tokens = 2 * 3 * 4 * 32, flops = 6 * 607 * tokens + 6.0 * 12 * 64 * 32 * tokens;

@@ -1,0 +1,17 @@
+/* norm.h - the norm of the gradient, the same bits under every layout. */
+#ifndef INFINIC_PASSES_NORM_H
+#define INFINIC_PASSES_NORM_H
+
+#include "passes/pass.h"
+
+/* Whether the squares are summed by a graph of their own, "norm", before "update". */
+bool norm_is_apart(const Module *m);
+
+/* The graph "norm": the sum of squares of the mean gradient of each logical tensor that this rank
+ * counts, f32 [n] at role squares. */
+Graph *norm_graph(Module *m);
+
+/* 1 / counted targets, f32 []. */
+Val norm_mean_factor(Builder *b, Val loss_count);
+
+#endif

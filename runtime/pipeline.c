@@ -1,0 +1,124 @@
+/* pipeline.c - messages of one rank; see pipeline.h. */
+#include "runtime/pipeline.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/check.h"
+
+InfCode inf_pipeline_open(InfError *e, const Plan *plan, InfPipeline *out) {
+    size_t n = (size_t)plan->nmessage + 1;
+    *out = (InfPipeline){.plan = plan, .rank = plan->rank, .transport = plan->transport};
+    out->received = calloc(n, sizeof *out->received);
+    out->sent = calloc(n, sizeof *out->sent);
+    out->pending = calloc(n, sizeof *out->pending);
+    if (!out->received || !out->sent || !out->pending) return inf_fail(e, INF_IO, "out of memory");
+    return INF_OK;
+}
+
+void inf_pipeline_close(InfPipeline *p) {
+    free(p->received);
+    free(p->sent);
+    free(p->pending);
+    inf_error_free(&p->error);
+    *p = (InfPipeline){0};
+}
+
+void inf_pipeline_poll(InfPipeline *p) {
+    if (p->npending > 0) p->transport->poll();
+}
+
+/* Keeps the first failure: after it nothing is posted any more. */
+static bool works(const InfPipeline *p) { return p->code == INF_OK; }
+
+static void note(InfPipeline *p, InfCode code) {
+    if (works(p)) p->code = code;
+}
+
+static void *at(InfEngine *m, PlanRegion region, int64_t offset) {
+    return m->home[region] + offset;
+}
+
+void inf_pipeline_message(InfPipeline *p, InfEngine *m, const PlanTask *task) {
+    const PlanMessage *message = &p->plan->message[task->message];
+    int tag = task->message;
+    uint64_t bytes = (uint64_t)message->bytes;
+    if (!works(p)) return;
+    if (task->kind == PTASK_recv) {
+        note(p, p->transport->recv(&p->error, message->from_rank, tag,
+                                   at(m, PLAN_REGION_message, message->to_at), bytes,
+                                   &p->received[task->message]));
+        return;
+    }
+    note(p, p->transport->send(&p->error, message->to_rank, tag,
+                               at(m, PLAN_REGION_message, message->from_at), bytes,
+                               &p->sent[task->message]));
+    p->pending[p->npending++] = (uint32_t)task->message;
+}
+
+/* Waits for the sends out of one window, or for all. */
+static void finish_sends(InfPipeline *p, const int64_t *window) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < p->npending; i++) {
+        uint32_t message = p->pending[i];
+        if (works(p) && (!window || p->plan->message[message].from_at == *window))
+            note(p, p->transport->wait(&p->error, &p->sent[message]));
+        else
+            p->pending[kept++] = message;
+    }
+    p->npending = works(p) ? kept : 0;
+}
+
+void inf_pipeline_before(InfPipeline *p, const PlanTask *task) {
+    bool forward = task->kind == PTASK_forward;
+    if (works(p) && task->message >= 0)
+        note(p, p->transport->wait(&p->error, &p->received[task->message]));
+    if (task->kind != PTASK_weight)
+        finish_sends(p, &task->window[forward ? PLAN_WINDOW_send : PLAN_WINDOW_send_grad]);
+}
+
+static void share_gradients(InfPipeline *p, InfEngine *m) {
+    const Plan *plan = p->plan;
+    InfRequest *request = plan->nshare ? calloc(plan->nshare, sizeof *request) : NULL;
+    if (plan->nshare && !request) {
+        note(p, inf_fail(&p->error, INF_IO, "out of memory"));
+        return;
+    }
+    for (uint32_t i = 0; i < plan->nshare && works(p); i++) {
+        const PlanShare *s = &plan->share[i];
+        int tag = (int)(plan->nmessage + i);
+        if (s->from_rank == p->rank)
+            note(p,
+                 p->transport->send(&p->error, s->to_rank, tag, at(m, PLAN_REGION_grad, s->from_at),
+                                    (uint64_t)s->bytes, &request[i]));
+        if (s->to_rank == p->rank)
+            note(p,
+                 p->transport->recv(&p->error, s->from_rank, tag, at(m, PLAN_REGION_grad, s->to_at),
+                                    (uint64_t)s->bytes, &request[i]));
+    }
+    for (uint32_t i = 0; i < plan->nshare && works(p); i++)
+        note(p, p->transport->wait(&p->error, &request[i]));
+    free(request);
+}
+
+void inf_pipeline_settle(InfPipeline *p, InfEngine *m, bool gradients) {
+    const PlanFinish *f = &p->plan->finish;
+    finish_sends(p, NULL);
+    if (works(p))
+        note(p, p->transport->broadcast(&p->error, f->loss_rank, at(m, PLAN_REGION_scalar, f->loss),
+                                        (uint64_t)f->loss_bytes));
+    if (gradients) share_gradients(p, m);
+}
+
+void inf_pipeline_norm(InfPipeline *p, InfEngine *m) {
+    const PlanFinish *f = &p->plan->finish;
+    float *squares = at(m, PLAN_REGION_scalar, f->squares);
+    memset(squares, 0, (size_t)f->nsquares * sizeof *squares);
+    inf_engine_run(m, (uint32_t)f->norm);
+    if (works(p)) note(p, p->transport->sum(&p->error, squares, (uint64_t)f->nsquares));
+}
+
+InfCode inf_pipeline_end(InfError *e, InfPipeline *p) {
+    if (works(p)) return INF_OK;
+    return inf_fail(e, p->code, "%s", p->error.text ? p->error.text : "messages failed");
+}

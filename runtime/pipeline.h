@@ -1,0 +1,48 @@
+/* pipeline.h - one rank's share of the messages of a step.
+ *
+ * A message is received where the table says so, and waited for by the task that uses it; it is
+ * sent where the table says so, and waited for before its window is written again. Every rank posts
+ * its halves in the same order, so nobody waits for ever. At the end of a step loss and gradients
+ * of shared weights are exchanged, then the squares behind the norm (PlanFinish).
+ * Functions without a result keep the first failure; inf_pipeline_end returns it.
+ */
+#ifndef INF_RUNTIME_PIPELINE_H
+#define INF_RUNTIME_PIPELINE_H
+
+#include "runtime/engine.h"
+#include "runtime/transport.h"
+
+struct InfPipeline {
+    const Plan *plan;
+    int rank;
+    const InfTransport *transport;
+    InfRequest *received, *sent; /* by message */
+    uint32_t *pending;           /* messages sent and not waited for */
+    uint32_t npending;
+    InfError error;
+    InfCode code;
+};
+
+InfCode inf_pipeline_open(InfError *e, const Plan *plan, InfPipeline *out);
+void inf_pipeline_close(InfPipeline *p);
+
+/* Messages on their way make progress. */
+void inf_pipeline_poll(InfPipeline *p);
+
+/* A task of the table that sends or receives. */
+void inf_pipeline_message(InfPipeline *p, InfEngine *m, const PlanTask *task);
+
+/* Before a task that computes: what it uses is there, what it overwrites is gone. */
+void inf_pipeline_before(InfPipeline *p, const PlanTask *task);
+
+/* After the last task that computes: everything is sent; every rank has loss, counts and metrics;
+ * with `gradients` those of shared weights are complete, too. */
+void inf_pipeline_settle(InfPipeline *p, InfEngine *m, bool gradients);
+
+/* The norm's squares of all ranks, before the update. */
+void inf_pipeline_norm(InfPipeline *p, InfEngine *m);
+
+/* The first failure so far. */
+InfCode inf_pipeline_end(InfError *e, InfPipeline *p);
+
+#endif

@@ -1,0 +1,55 @@
+/* transport.h - the table of functions through which ranks talk to each other.
+ *
+ * One thread calls it, the one that opened it. Nothing here spins: whoever waits gives its
+ * processor away, because ranks may outnumber processors. Messages between two ranks with the same
+ * tag arrive in the order in which they were sent. All ranks call the collectives (broadcast, sum,
+ * gather) in the same order.
+ *
+ * A function that fails says INF_PEER; that a peer died is not learnt here but from the lifelines
+ * (lifeline.h): a wait for a dead rank may never come back.
+ */
+#ifndef INF_RUNTIME_TRANSPORT_H
+#define INF_RUNTIME_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "runtime/status.h"
+
+/* Tags are 0 .. INF_TAG_MAX. */
+enum { INF_TAG_MAX = (1 << 24) - 1 };
+
+/* A message on its way; all zero: none. */
+typedef struct InfRequest {
+    uint64_t word[2];
+    bool busy;
+} InfRequest;
+
+typedef struct InfTransport {
+    const char *name; /* "Open MPI", "MPICH": what the ranks have to be started with */
+
+    /* Connects this process with the others of its run. */
+    InfCode (*open)(InfError *e, int *rank, int *count, int *local_rank, int *local_count);
+    /* In good order only: waits for every rank. */
+    void (*close)(void);
+
+    /* Both return at once; `at` stays as it is until wait() has come back. A message has the size
+     * that its receiver names, any number of bytes from 0. */
+    InfCode (*send)(InfError *e, int to, int tag, const void *at, uint64_t bytes, InfRequest *out);
+    InfCode (*recv)(InfError *e, int from, int tag, void *at, uint64_t bytes, InfRequest *out);
+    /* Nothing to do for a request that is not busy. */
+    InfCode (*wait)(InfError *e, InfRequest *r);
+    /* Lets messages on their way make progress; cheap. */
+    void (*poll)(void);
+
+    InfCode (*broadcast)(InfError *e, int root, void *at, uint64_t bytes);
+    /* Sum over all ranks, in place. Exact where at most one rank has another value than 0. */
+    InfCode (*sum)(InfError *e, float *at, uint64_t count);
+    /* Everyone's `mine` in rank order: all[count][bytes]. At most 1 MiB from each. */
+    InfCode (*gather)(InfError *e, const void *mine, uint64_t bytes, void *all);
+} InfTransport;
+
+/* By the MPI library that infinic was built with; in programs of several ranks only. */
+extern const InfTransport inf_transport_mpi;
+
+#endif
