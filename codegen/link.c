@@ -22,10 +22,14 @@ extern char **environ;
 
 enum { EXIT_INTERNAL = 3, EXIT_IO = 5, PATH_BYTES = 4096, ARGS_MAX = 64 };
 
-static const char *const temp_files[] = {
-    "program.c", "libinfinic_runtime.a", "program", "cc.log", "runtime/plan.h", "image0", "image1",
-    "image2",    "image3",               "image4",  "image5", "image6",         "image7", "image8",
-    "source.cu"};
+static const char *const temp_files[] = {"program.c",      "libinfinic_runtime.a",
+                                         "program",        "cc.log",
+                                         "runtime/plan.h", "image0",
+                                         "image1",         "image2",
+                                         "image3",         "image4",
+                                         "image5",         "image6",
+                                         "image7",         "image8",
+                                         "source.cu"};
 _Static_assert(sizeof temp_files / sizeof *temp_files == 6 + IMAGES_MAX, "temporary files");
 static char temp_dir[PATH_BYTES];
 
@@ -150,7 +154,7 @@ static int run_cc(const CcCommand *cc) {
         fprintf(stderr,
                 "infinic: error: no C compiler: '%s' is not on the PATH\n"
                 "  = hint: install one (Debian, Ubuntu: apt-get install gcc), or name it: "
-                 "CC=clang infinic ...\n",
+                "CC=clang infinic ...\n",
                 cc->arg[0]);
         return EXIT_IO;
     }
@@ -207,9 +211,23 @@ static int place_output(const char *made, const char *output) {
     return io_error("cannot write", output);
 }
 
-static int compile_program(const LinkOptions *options, bool cuda) {
+static bool has_several_ranks(const Program *p) {
+    return p->plans.n > 1;
+}
+
+static int check_mpi(void) {
+    if (INFINIC_MPI_LIBS[0]) return 0;
+    fprintf(stderr,
+            "infinic: error: this infinic was built without MPI, so it compiles for one rank only\n"
+            "  = hint: install it (Debian, Ubuntu: apt-get install libopenmpi-dev) and build "
+            "infinic again\n");
+    return EXIT_IO;
+}
+
+static int compile_program(const Program *p, const LinkOptions *options, bool cuda) {
     char source[2 * PATH_BYTES], archive[2 * PATH_BYTES], made[2 * PATH_BYTES];
     char map[2 * PATH_BYTES], images[2 * PATH_BYTES], march[256], libs[] = INFINIC_LINK_LIBS;
+    char mpi[] = INFINIC_MPI_LIBS;
     const char *compiler = getenv("CC");
     temp_path(source, "program.c");
     temp_path(archive, "libinfinic_runtime.a");
@@ -224,20 +242,27 @@ static int compile_program(const LinkOptions *options, bool cuda) {
     if (!cuda || options->march) cc_add(&cc, march); /* without kernels any processor will do */
     for (const char *const *flag = loop_c_flags; *flag; flag++) cc_add(&cc, *flag);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) cc_add(&cc, files[i]);
+    if (has_several_ranks(p)) cc_add_words(&cc, mpi);
     cc_add_words(&cc, libs);
     if (options->verbose) print_command(&cc);
     int rc = run_cc(&cc);
+    if (rc == EXIT_INTERNAL && has_several_ranks(p))
+        fprintf(stderr,
+                "  = hint: programs of several ranks link MPI (%s): is it installed? (Debian, "
+                "Ubuntu: apt-get install libopenmpi-dev)\n",
+                INFINIC_MPI_LIBS);
     return rc ? rc : place_output(made, options->output);
 }
 
 int codegen_link(const Program *p, const LinkOptions *options) {
-    int rc = temp_create();
+    int rc = has_several_ranks(p) ? check_mpi() : 0;
+    if (!rc) rc = temp_create();
     if (!rc) rc = write_program(p);
     if (!rc) rc = write_bytes("libinfinic_runtime.a", options->archive, options->archive_bytes);
     if (!rc) rc = write_bytes("runtime/plan.h", options->plan_h, options->plan_h_bytes);
     bool cuda = p->mod->target == TARGET_cuda;
     if (!rc && cuda) rc = image_compile(p, temp_dir, options->verbose);
-    if (!rc) rc = compile_program(options, cuda);
+    if (!rc) rc = compile_program(p, options, cuda);
     codegen_cleanup();
     return rc;
 }
