@@ -247,7 +247,8 @@ enum { APART_BYTES_MAX = 512 << 20 };
 static PlaceOptions graph_options(const PassContext *ctx, Graph *g, PlaceOptions options) {
     const Module *m = ctx->mod;
     options.lend = m->train.microbatches == 1 && m->nchunk == 1 && strcmp(g->name, "train") == 0;
-    PlaceOptions apart = {.no_reuse = true, .slots = options.slots};
+    PlaceOptions apart = options;
+    apart.no_reuse = true;
     bool train = strncmp(g->name, "train", 5) == 0;
     if (m->target != TARGET_cuda || !train || ctx->options->memory_limit_bytes != 0) return options;
     Placed placed = place_graph(g, place_fixed_address, &apart, ctx->scratch);

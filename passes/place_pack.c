@@ -80,17 +80,18 @@ typedef struct Lent {
  * one. */
 static Lent lent_new(Placed *placed, Arena *arena) {
     int nbuffer = (int)placed->buffers.list.n;
-    Lent l = {.list = ARENA_ARRAY(arena, PlaceBuffer *, 3 * nbuffer + 1),
-              .other = ARENA_ARRAY(arena, PlaceBuffer *, 3 * nbuffer + 1)};
+    Lent l = {.list = ARENA_ARRAY(arena, PlaceBuffer *, 3 * nbuffer + 2),
+              .other = ARENA_ARRAY(arena, PlaceBuffer *, 3 * nbuffer + 2)};
     for (int i = 0; i < nbuffer; i++) {
         PlaceBuffer *b = &placed->buffers.list.data[i];
         if (b->region == REGION_grad) l.list[l.ngrad++] = b;
     }
     qsort(l.list, (size_t)l.ngrad, sizeof *l.list, by_offset);
     l.n = l.ngrad;
-    for (int i = 0; i < l.ngrad; i++) {
+    for (int i = -1; i < l.ngrad && l.ngrad > 0; i++) {
         PlaceBuffer *gap = ARENA_NEW(arena, PlaceBuffer);
-        int64_t end = (l.list[i]->offset_bytes + l.list[i]->bytes) / PLACE_ALIGN * PLACE_ALIGN;
+        int64_t end =
+            i < 0 ? 0 : (l.list[i]->offset_bytes + l.list[i]->bytes) / PLACE_ALIGN * PLACE_ALIGN;
         int64_t next = i + 1 < l.ngrad ? l.list[i + 1]->offset_bytes : INT64_MAX / 2;
         *gap = (PlaceBuffer){.offset_bytes = end, .bytes = next - end, .end = INT_MAX};
         if (gap->bytes > 0) l.list[l.n++] = gap;

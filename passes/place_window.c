@@ -28,6 +28,7 @@ int place_port_task(Role role) {
 typedef struct Windows {
     const Graph *from;
     const PlaceOptions *options;
+    int *task; /* by node */
     PlaceScan scan;
     Arena *scratch;
     Graph *to;
@@ -36,8 +37,26 @@ typedef struct Windows {
 } Windows;
 
 static int maker_task(const Windows *w, Val base) {
-    const Node *n = val_node(w->from, base);
-    return n != NULL ? place_task(n, w->options) : -1;
+    int maker = place_maker(w->from, base);
+    return maker >= 0 ? w->task[maker] : -1;
+}
+
+static void make_early(Windows *w, Val v, int task) {
+    int maker = place_maker(w->from, v);
+    if (maker >= 0 && w->task[maker] > task) w->task[maker] = task;
+}
+
+/* Tasks of nodes. What is handed on, and what an early kernel reads, has to be early, too, although
+ * equal nodes or fused ones left it in a later phase. */
+static void choose_tasks(Windows *w) {
+    const Graph *g = w->from;
+    w->task = ARENA_ARRAY(w->scratch, int, g->nnode + 1);
+    for (int i = 0; i < g->nnode; i++) w->task[i] = place_task(g->node[i], w->options);
+    for (int k = 0; k < g->nout; k++)
+        if (place_port_task(g->out_port[k].role) >= 0)
+            make_early(w, g->out[k], place_port_task(g->out_port[k].role));
+    for (int i = g->nnode - 1; i >= 0; i--)
+        for (int k = 0; k < g->node[i]->nin; k++) make_early(w, g->node[i]->in[k], w->task[i]);
 }
 
 /* The last task that reads a value through its views; outputs of later tasks read it, too. */
@@ -45,7 +64,7 @@ static int last_reader(const Windows *w, Val base) {
     int last = -1;
     const PlaceUses *uses = &w->scan.uses[base.id];
     for (uint32_t k = 0; k < uses->n; k++) {
-        int task = place_task(w->from->node[uses->data[k].node], w->options);
+        int task = w->task[uses->data[k].node];
         if (task > last) last = task;
     }
     for (int k = 0; k < w->from->nout; k++) {
@@ -67,15 +86,24 @@ static void hold_inputs(Windows *w, int task) {
             w->held[g->in[i].id] = copy_of(w, w->map.to[g->in[i].id], task);
 }
 
-/* An operand of a node of `task`: of a value that was held, the copy. */
+/* A value of the new graph in the shape of v, a view of it. */
+static Val view_as(Windows *w, Val made, Val v, int task) {
+    static const Phase phases[] = {PHASE_F, PHASE_I, PHASE_W};
+    Type type = val_type(w->from, v);
+    if (val_type(w->to, made).id == type.id) return made;
+    Builder b = {.g = w->to, .phase = phases[task]};
+    return graph_add(&b, OP_reshape, 1, &made, 0, NULL, type)->out;
+}
+
+/* An operand of a node of `task`: of a value that was held, the copy. A view of it may belong to a
+ * later task. */
 static Val operand(Windows *w, Val v, int task) {
     Val base = w->scan.base[v.id], held = w->held[base.id];
     int i = held.id == 0 ? -1 : (int)w->from->val[base.id].result;
-    if (i < 0 || place_port_task(w->from->in_port[i].role) >= task) return w->map.to[v.id];
-    Type type = val_type(w->from, v);
-    if (val_type(w->to, held).id == type.id) return held;
-    Builder b = {.g = w->to, .phase = task == 1 ? PHASE_I : PHASE_W};
-    return graph_add(&b, OP_reshape, 1, &held, 0, NULL, type)->out;
+    if (i >= 0 && place_port_task(w->from->in_port[i].role) < task)
+        return view_as(w, held, v, task);
+    Val made = w->map.to[v.id];
+    return made.id != 0 ? made : view_as(w, w->map.to[base.id], v, task);
 }
 
 /* A node with its operands; views of what is held are made where they are read. */
@@ -85,7 +113,8 @@ static void copy_node(Windows *w, const Node *n, int task) {
         kept[i] = w->map.to[n->in[i].id];
         w->map.to[n->in[i].id] = operand(w, n->in[i], task);
     }
-    graph_copy_node(w->to, w->from, n, &w->map, n->body);
+    Node *copy = graph_copy_node(w->to, w->from, n, &w->map, n->body);
+    if (task == 1 && copy->phase == PHASE_W && w->options->split) copy->phase = PHASE_I;
     for (int i = n->nin - 1; i >= 0; i--) w->map.to[n->in[i].id] = kept[i];
 }
 
@@ -107,7 +136,7 @@ static bool keeps_handed(const Windows *w, int k, int task) {
 static void give_outputs(Windows *w, Val *out, int task) {
     const Graph *g = w->from;
     for (int k = 0; k < g->nout; k++) {
-        if (keeps_handed(w, k, task)) out[k] = copy_of(w, w->map.to[g->out[k].id], task);
+        if (keeps_handed(w, k, task)) out[k] = copy_of(w, operand(w, g->out[k], task), task);
         if (place_port_task(g->out_port[k].role) != task) continue;
         out[k] = operand(w, g->out[k], task);
         if (wants_copy(w, k)) out[k] = copy_of(w, out[k], task);
@@ -123,11 +152,12 @@ Graph *place_windows(const Graph *g, const PlaceOptions *options, Arena *scratch
                  .map = valmap_new(scratch, g),
                  .held = ARENA_ARRAY(scratch, Val, g->nval + 1)};
     Val *out = ARENA_ARRAY(scratch, Val, g->nout);
+    choose_tasks(&w);
     graph_copy_inputs(w.to, g, &w.map);
     for (int task = 0; task < 3; task++) {
         hold_inputs(&w, task);
         for (int i = 0; i < g->nnode; i++)
-            if (place_task(g->node[i], options) == task) copy_node(&w, g->node[i], task);
+            if (w.task[i] == task) copy_node(&w, g->node[i], task);
         give_outputs(&w, out, task);
     }
     for (int k = 0; k < g->nout; k++) {

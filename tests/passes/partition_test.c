@@ -40,6 +40,7 @@ static void each_rank(Run *r, bool (*pass)(PassContext *ctx)) {
         PassContext one = r->ctx;
         one.mod = r->ctx.rank[i];
         assert_true(pass(&one));
+        r->ctx.table = one.table;
         const char *why = verify_module(one.mod);
         if (why != NULL) fail_msg("%s", why);
     }
@@ -142,6 +143,14 @@ static void expect_same_gradients(const Run *r, const Graph *whole, const EvalTe
     }
 }
 
+/* The other passes; the checker of place knows what a task may read. Fused or one kernel an op. */
+static void place_chunks(Run *r) {
+    static bool (*const passes[])(PassContext *) = {pass_decompose, pass_cleanup, pass_accumulate,
+                                                    pass_optim,     pass_fuse,    pass_schedule,
+                                                    pass_place};
+    for (size_t i = 0; i < sizeof passes / sizeof *passes; i++) each_rank(r, passes[i]);
+}
+
 static void compare(Check *whole, Check *cut, int pp, int vpp, const char *pipeline) {
     Run r = {.whole = whole, .cut = cut};
     check_pass(whole, pass_alias);
@@ -161,6 +170,7 @@ static void compare(Check *whole, Check *cut, int pp, int vpp, const char *pipel
         expect_same(got.data, out[i].data, type_elems(whole->m->types, out[i].type), "loss");
     }
     expect_same_gradients(&r, g, out);
+    place_chunks(&r);
     check_free(whole);
     check_free(cut);
 }
@@ -266,7 +276,14 @@ static void test_random_graphs(void **state) {
             check_start(&c[i]);
             randgraph_inputs(c[i].forward, o.seed, &c[i].arena, c[i].in);
         }
-        compare(&c[0], &c[1], 2 + (int)(seed % 4), 1, "1f1b");
+        static const struct {
+            const char *pipeline;
+            int vpp;
+        } layouts[] = {{"1f1b", 1}, {"zb-v", 2}, {"gpipe", 1}, {"1f1b", 2}, {"zb-h1", 1}};
+        size_t k = seed % (sizeof layouts / sizeof *layouts);
+        c[1].m->train.microbatches = 1 + (int64_t)(seed % 6);
+        int pp = layouts[k].vpp == 1 ? 2 + (int)(seed % 3) : 1 + (int)(seed % 4);
+        compare(&c[0], &c[1], pp, layouts[k].vpp, layouts[k].pipeline);
     }
 }
 
