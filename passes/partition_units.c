@@ -55,7 +55,8 @@ static const char *layer_name(const Module *m, Arena *scratch, int param, int us
 
 /* ---- repeats ------------------------------------------------------------------------------ */
 
-/* Iterations ascend, stacked operands are weights that only this repeat uses, nothing is stacked,
+/* Iterations ascend, stacked operands are stacks of weights that only this repeat uses, nothing is
+ * stacked,
  * and no gradient is summed over iterations: then iterations can be done by several chunks, in
  * turn. */
 static bool can_cut(const Walk *w, int index) {
@@ -71,6 +72,7 @@ static bool can_cut(const Walk *w, int index) {
             if (port != NULL) return false;
         } else {
             if (port == NULL || w->g->mod->param[port->index].uses > 1) return false;
+            if (w->g->mod->param[port->index].nstack == 0) return false;
             if (seen_before(n, i)) return false;
             any = true;
         }
