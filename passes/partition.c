@@ -143,9 +143,11 @@ static void set_edges(Table *t, const Cut *train) {
 /* Layouts that can be scheduled but not run yet. */
 static bool check_ranks(const PassContext *ctx, const Table *t) {
     const PassOptions *o = ctx->options;
-    if (t->ranks == 1 || o->schedule_only || o->only != NULL || o->stop_after != NULL) return true;
-    DiagRef ref = diag_error(ctx->mod->diag, E020, (Span){0},
-                             "pp = %d: this version runs on one rank", t->ranks);
+    bool runs = t->ranks == 1 || ctx->mod->target == TARGET_c;
+    if (runs || o->schedule_only || o->only != NULL || o->stop_after != NULL) return true;
+    DiagRef ref =
+        diag_error(ctx->mod->diag, E020, (Span){0},
+                   "pp = %d: this version runs several ranks on processors only", t->ranks);
     diag_hint(ctx->mod->diag, ref, "--dump-schedule prints the table and its proof");
     return false;
 }

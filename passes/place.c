@@ -140,7 +140,8 @@ bool place_fixed_address(const Module *m, const Graph *g, const Port *port, Addr
 }
 
 static int64_t scalar_bytes(const Module *m) {
-    int64_t squares = norm_is_apart(m) ? m->ntensor : 0;
+    bool apart = norm_is_apart(m) && m->ntensor > 0;
+    int64_t squares = apart ? m->ntensor + 1 : 0; /* and the ranks' flag */
     return metric_offset(module_metrics(m)) + aligned(squares * FLOAT_BYTES);
 }
 

@@ -8,6 +8,7 @@
 #include "runtime/file.h"
 #include "runtime/philox.h"
 #include "runtime/pipeline.h"
+#include "runtime/signals.h"
 
 /* A page is left free at both ends: a vector may load, without using it, what lies just beside a
  * tensor (gcc 12 folds masked loads into unmasked ones). */
@@ -102,7 +103,10 @@ InfCode inf_engine_start(InfError *e, const Plan *plan, int threads, uint64_t se
     out->graph = calloc((size_t)plan->nprogram + task_count(plan), sizeof *out->graph);
     if (!out->arg || !out->graphs || !out->graph) return inf_fail(e, INF_IO, "out of memory");
     out->env.threads = inf_threads_set(threads);
-    return INF_OK;
+    if (!plan->transport) return INF_OK;
+    out->pipeline = calloc(1, sizeof *out->pipeline);
+    if (!out->pipeline) return inf_fail(e, INF_IO, "out of memory");
+    return inf_pipeline_open(e, plan, out->pipeline);
 }
 
 void inf_engine_trains(InfEngine *m) { m->bytes[PLAN_REGION_cache] = 0; }
@@ -166,6 +170,8 @@ InfCode inf_engine_open(InfError *e, const Plan *plan, int threads, uint64_t see
 
 void inf_engine_close(InfEngine *m) {
     if (m->table) m->table->close(m->device);
+    if (m->pipeline) inf_pipeline_close(m->pipeline);
+    free(m->pipeline);
     inf_unmap_memory(m->mirror, m->mirror_bytes);
     inf_profile_close(&m->profile);
     inf_order_close(&m->order);
@@ -276,6 +282,10 @@ static void walk(InfEngine *m, uint32_t begin, uint32_t end, int depth) {
         m->env.iter[depth] = m->slice[depth] = 0;
         s += step->nbody;
     }
+}
+
+int inf_engine_stops(InfEngine *m) {
+    return m->pipeline ? inf_pipeline_signal(m->pipeline) : inf_signals_pending();
 }
 
 void inf_engine_window(InfEngine *m, const PlanTask *task) {

@@ -88,6 +88,9 @@ void inf_engine_goes_forward(InfEngine *m, const char *word, const char *other);
 /* Refuses a processor without the features that the kernels were compiled for. */
 InfCode inf_cpu_check(InfError *e, const Plan *plan);
 
+/* A signal that asks to stop, 0 none; of several ranks, all learn it at once: an exchange. */
+int inf_engine_stops(InfEngine *m);
+
 /* From now on regions begin where this task's windows are. */
 void inf_engine_window(InfEngine *m, const PlanTask *task);
 

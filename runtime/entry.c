@@ -3,8 +3,16 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "runtime/group.h"
 #include "runtime/schedule.h"
 #include "runtime/session.h"
+
+/* What a full disk or a closed pipe swallowed is not a success. */
+static InfCode finish_output(InfError *e, InfCode code) {
+    if ((fflush(stdout) != 0 || ferror(stdout)) && code == INF_OK)
+        return inf_fail(e, INF_IO, "standard output could not be written");
+    return code;
+}
 
 static InfCode run_params(InfError *e, const Plan *plan, const InfOptions *o) {
     InfParamsFormat format = {.prefix = inf_option_text(o, OPT_prefix, NULL),
@@ -39,10 +47,41 @@ static bool runs_kernels(const InfOptions *o) {
 }
 
 static InfCode (*const runners[CMD_COUNT])(InfError *, const Plan *, const InfOptions *) = {
-    [CMD_train] = inf_train,   [CMD_eval] = inf_eval,   [CMD_params] = run_params,
-    [CMD_info] = inf_info,     [CMD_bench] = inf_bench, [CMD_schedule] = run_schedule,
+    [CMD_train] = inf_train,   [CMD_eval] = inf_eval,         [CMD_params] = run_params,
+    [CMD_info] = inf_info,     [CMD_bench] = inf_bench,       [CMD_schedule] = run_schedule,
     [CMD_verify] = inf_verify, [CMD_generate] = inf_generate,
 };
+
+/* What one rank does; rank 0 alone speaks. */
+static InfCode run_as_rank(InfError *e, const Plan *plan, InfOptions *o) {
+    InfGroup *group = o->group;
+    const Plan *own = plan + group->rank;
+    e->rank = group->rank;
+    if (group->rank > 0) {
+        inf_say_nothing();
+        if (!freopen("/dev/null", "w", stdout)) return inf_fail_errno(e, "freopen", "/dev/null");
+    }
+    TRY(inf_group_same(e, group, "program", plan->hash));
+    return runners[o->command](e, own, o);
+}
+
+/* A program of several ranks: this process launches them, or is one. */
+static InfCode run_ranks(InfError *e, const Plan *plan, InfOptions *o, int argc, char **argv) {
+    InfGroup group;
+    bool launched = false;
+    int exit_code = 0;
+    InfCode code = inf_group_start(e, plan, plan->ranks, argc, argv, &group, &launched, &exit_code);
+    if (launched) return (InfCode)exit_code;
+    o->group = &group;
+    if (code == INF_OK) code = run_as_rank(e, plan, o);
+    code = finish_output(e, code);
+    if (code == INF_OK)
+        inf_group_end(&group);
+    else
+        inf_group_fail(&group, code, e->text);
+    inf_error_free(e);
+    return code;
+}
 
 static InfCode run(InfError *e, const Plan *plan, int argc, char **argv) {
     InfOptions o;
@@ -57,16 +96,14 @@ static InfCode run(InfError *e, const Plan *plan, int argc, char **argv) {
         return INF_OK;
     }
     if (runs_kernels(&o)) limit_spinning(argv);
+    if (runs_kernels(&o) && plan->transport) return run_ranks(e, plan, &o, argc, argv);
     return runners[o.command](e, plan, &o);
 }
 
 int inf_main(const Plan *plan, int argc, char **argv) {
-    InfError e = {.rank_count = plan->dp * plan->tp * plan->pp};
-    InfCode code = run(&e, plan, argc, argv);
-    /* What a full disk or a closed pipe swallowed is not a success. */
-    if ((fflush(stdout) != 0 || ferror(stdout)) && code == INF_OK)
-        code = inf_fail(&e, INF_IO, "standard output could not be written");
-    if (code != INF_OK) inf_error_print(&e, plan->model);
+    InfError e = {.rank_count = plan->ranks};
+    InfCode code = finish_output(&e, run(&e, plan, argc, argv));
+    if (code != INF_OK && e.text) inf_error_print(&e, plan->model);
     inf_error_free(&e);
     return code;
 }

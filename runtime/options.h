@@ -33,6 +33,7 @@ typedef struct InfOptions {
     bool help;    /* print help and stop */
     bool version; /* print versions and stop */
     InfOptionValue value[OPT_COUNT];
+    struct InfGroup *group; /* of a run of several ranks; else NULL */
 } InfOptions;
 
 /* Parses argv[1 ..]. A mistake is INF_USAGE with the nearest name, or with the way to rebuild

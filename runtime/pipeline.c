@@ -1,10 +1,12 @@
 /* pipeline.c - messages of one rank; see pipeline.h. */
 #include "runtime/pipeline.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/check.h"
+#include "runtime/signals.h"
 
 InfCode inf_pipeline_open(InfError *e, const Plan *plan, InfPipeline *out) {
     size_t n = (size_t)plan->nmessage + 1;
@@ -26,6 +28,10 @@ void inf_pipeline_close(InfPipeline *p) {
 
 void inf_pipeline_poll(InfPipeline *p) {
     if (p->npending > 0) p->transport->poll();
+}
+
+void inf_pipeline_at(InfPipeline *p, int64_t step, int32_t task) {
+    if (p->group) inf_group_at(p->group, step, task);
 }
 
 /* Keeps the first failure: after it nothing is posted any more. */
@@ -110,12 +116,24 @@ void inf_pipeline_settle(InfPipeline *p, InfEngine *m, bool gradients) {
     if (gradients) share_gradients(p, m);
 }
 
+/* The signal that this rank has got; of another rank's nobody knows which. */
+static int stop_signal(void) { return inf_signals_pending() ? inf_signals_pending() : SIGTERM; }
+
 void inf_pipeline_norm(InfPipeline *p, InfEngine *m) {
     const PlanFinish *f = &p->plan->finish;
     float *squares = at(m, PLAN_REGION_scalar, f->squares);
     memset(squares, 0, (size_t)f->nsquares * sizeof *squares);
     inf_engine_run(m, (uint32_t)f->norm);
-    if (works(p)) note(p, p->transport->sum(&p->error, squares, (uint64_t)f->nsquares));
+    squares[f->nsquares] = inf_signals_pending() ? 1.0f : 0.0f;
+    if (works(p)) note(p, p->transport->sum(&p->error, squares, (uint64_t)f->nsquares + 1));
+    if (squares[f->nsquares] > 0) p->stop = stop_signal();
+}
+
+int inf_pipeline_signal(InfPipeline *p) {
+    float flag = inf_signals_pending() ? 1.0f : 0.0f;
+    if (works(p)) note(p, p->transport->sum(&p->error, &flag, 1));
+    if (flag > 0) p->stop = stop_signal();
+    return p->stop;
 }
 
 InfCode inf_pipeline_end(InfError *e, InfPipeline *p) {

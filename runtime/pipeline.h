@@ -10,11 +10,14 @@
 #define INF_RUNTIME_PIPELINE_H
 
 #include "runtime/engine.h"
+#include "runtime/group.h"
 #include "runtime/transport.h"
 
 struct InfPipeline {
     const Plan *plan;
+    InfGroup *group; /* who is told where this rank is; NULL: nobody */
     int rank;
+    int stop; /* a signal that some rank has got, known to all since the last exchange */
     const InfTransport *transport;
     InfRequest *received, *sent; /* by message */
     uint32_t *pending;           /* messages sent and not waited for */
@@ -25,6 +28,9 @@ struct InfPipeline {
 
 InfCode inf_pipeline_open(InfError *e, const Plan *plan, InfPipeline *out);
 void inf_pipeline_close(InfPipeline *p);
+
+/* Tells where this rank is: task `task` of its list in this step; -1: between steps. */
+void inf_pipeline_at(InfPipeline *p, int64_t step, int32_t task);
 
 /* Messages on their way make progress. */
 void inf_pipeline_poll(InfPipeline *p);
@@ -41,6 +47,9 @@ void inf_pipeline_settle(InfPipeline *p, InfEngine *m, bool gradients);
 
 /* The norm's squares of all ranks, before the update. */
 void inf_pipeline_norm(InfPipeline *p, InfEngine *m);
+
+/* Whether a signal asks any rank to stop, the same on all ranks at once: an exchange of its own. */
+int inf_pipeline_signal(InfPipeline *p);
 
 /* The first failure so far. */
 InfCode inf_pipeline_end(InfError *e, InfPipeline *p);

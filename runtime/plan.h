@@ -241,7 +241,8 @@ typedef struct PlanFinish {
     int32_t loss_rank;
     int64_t loss, loss_bytes;  /* range in PLAN_REGION_scalar */
     int32_t norm;              /* index into Plan.chunk */
-    int64_t squares, nsquares; /* f32 from this offset in PLAN_REGION_scalar on */
+    int64_t squares, nsquares; /* f32 from this offset in PLAN_REGION_scalar on, and one more: how
+                                  many ranks a signal asks to stop */
 } PlanFinish;
 
 typedef struct PlanRank {

@@ -9,6 +9,7 @@
 #include "runtime/check.h"
 #include "runtime/feed.h"
 #include "runtime/file.h"
+#include "runtime/pipeline.h"
 #include "runtime/warm.h"
 
 static const char *const example_data = "/usr/share/datasets/fashion-mnist";
@@ -20,6 +21,7 @@ static InfCode session_new(InfError *e, const Plan *plan, const InfOptions *o, I
                         .seed = (uint64_t)inf_option_whole(o, OPT_seed, plan->train.seed)};
     TRY(inf_warm_up(e, threads, &out->resident_before, &out->workspace_bytes));
     TRY(inf_engine_start(e, plan, threads, out->seed, &out->engine));
+    if (out->engine.pipeline) out->engine.pipeline->group = o->group;
     if (inf_option_given(o, OPT_no_graph)) out->engine.use_graphs = false;
     if (o->command == CMD_eval)
         inf_engine_goes_forward(&out->engine, "eval", NULL);
@@ -57,7 +59,7 @@ static InfCode open_test(InfError *e, InfSession *s) {
     InfCode code =
         inf_loader_open(e, &t->eval_data, &s->plan->program[1], path, &s->test, &absent, &why);
     if (code == INF_OK && absent)
-        fprintf(stderr, "%s: notice: no evaluation set, so no evaluation: %s\n", s->plan->model,
+        inf_say( "%s: notice: no evaluation set, so no evaluation: %s\n", s->plan->model,
                 why ? why : "");
     s->has_test = code == INF_OK && !absent;
     free(why);
@@ -134,7 +136,7 @@ static InfCode open_weights(InfError *e, InfSession *s, const char *init) {
 InfCode inf_session_weights(InfError *e, InfSession *s) {
     const char *given = inf_option_text(s->options, OPT_weights, NULL);
     if (!given) {
-        fprintf(stderr, "%s: notice: no --weights, so these are the initial weights of seed %llu\n",
+        inf_say( "%s: notice: no --weights, so these are the initial weights of seed %llu\n",
                 s->plan->model, (unsigned long long)s->seed);
         return INF_OK;
     }

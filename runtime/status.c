@@ -38,6 +38,20 @@ void inf_error_print(const InfError *e, const char *program) {
         fprintf(stderr, "%s: error: %s\n", program, text);
 }
 
+static bool silent;
+
+void inf_say_nothing(void) { silent = true; }
+
+bool inf_says(void) { return !silent; }
+
+void inf_say(const char *format, ...) {
+    va_list args;
+    if (silent) return;
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+}
+
 void inf_error_free(InfError *e) {
     free(e->text);
     e->text = NULL;

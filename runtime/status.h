@@ -47,6 +47,11 @@ InfCode inf_fail_errno(InfError *e, const char *call, const char *what);
 /* Prints "NAME: error: text" on stderr (with the rank when there are several). */
 void inf_error_print(const InfError *e, const char *program);
 
+/* What a run tells on its way, on stderr: of several ranks only rank 0 does. */
+void inf_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+bool inf_says(void);
+void inf_say_nothing(void);
+
 void inf_error_free(InfError *e);
 
 /* A broken invariant: prints the place and exits with 3. On in release builds too. */

@@ -82,6 +82,9 @@ static bool leaves_out(const Work *work, const PlanTask *task) {
 /* Task `i` of the plan; before a forward, its samples. */
 static void enqueue_task(InfEngine *m, const InfLoader *l, const Work *work, uint32_t i) {
     const PlanTask *task = &m->plan->task[i];
+    if (m->pipeline && work->program == 0)
+        inf_pipeline_at(m->pipeline, m->env.step,
+                        (int32_t)(i - tasks_of(m, &m->plan->program[0])->task));
     if (task->kind == PTASK_update && spoiled(m)) return;
     if (m->pipeline && task->kind > PTASK_update) {
         inf_pipeline_message(m->pipeline, m, task);
@@ -291,7 +294,7 @@ static InfCode walk_set(InfError *e, InfEngine *m, InfLoader *l, Sums *sums, boo
     const PlanProgram *eval = &m->plan->program[1];
     int depth = m->table->late ? INF_DEVICE_DEPTH - 1 : 0, pending = 0;
     for (uint64_t at = 0; at < l->count; at += (uint64_t)eval->batch) {
-        *stopped = inf_signals_pending() != 0;
+        *stopped = inf_engine_stops(m) != 0;
         if (*stopped) break;
         submit_eval(m, l, at);
         if (++pending > depth) {

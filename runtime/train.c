@@ -12,6 +12,7 @@
 #include "runtime/checkpoint.h"
 #include "runtime/file.h"
 #include "runtime/metrics.h"
+#include "runtime/pipeline.h"
 #include "runtime/progress.h"
 #include "runtime/rate.h"
 #include "runtime/session.h"
@@ -62,7 +63,7 @@ static void announce(Trainer *t) {
     int64_t parameters = 0;
     for (int i = 0; i < t->s.params.count; i++) parameters += t->s.params.param[i].count;
     if (!inf_option_given(t->s.options, OPT_quiet)) {
-        fprintf(stderr,
+        inf_say(
                 "%s: %lld parameters; %llu samples in %s; global batch %llu = %d x %lld x "
                 "%lld (replicas, microbatches, B); %lld steps, %lld an epoch; %s\n",
                 plan->model, (long long)parameters, (unsigned long long)t->s.data.count,
@@ -71,7 +72,7 @@ static void announce(Trainer *t) {
                 (long long)t->steps, (long long)t->per_epoch,
                 t->s.engine.table->describe(t->s.engine.device));
         if (rest)
-            fprintf(stderr,
+            inf_say(
                     "%s: the last %llu samples of each epoch's order do not fill a global "
                     "batch and are dropped\n",
                     plan->model, (unsigned long long)rest);
@@ -172,7 +173,7 @@ static InfCode handle_nonfinite(InfError *e, Trainer *t, const InfStepResult *r)
                         (long long)t->state.step + 1, what,
                         name ? "the gradient of " : "the loss itself, every gradient is finite",
                         name ? name : "");
-    fprintf(stderr, "%s: step %lld: %s; first bad tensor: %s; update skipped (%lld so far)\n",
+    inf_say( "%s: step %lld: %s; first bad tensor: %s; update skipped (%lld so far)\n",
             t->s.plan->model, (long long)t->state.step + 1, what, name ? name : "the loss",
             (long long)t->skipped);
     return INF_OK;
@@ -195,7 +196,7 @@ static InfCode dump_gradients(InfError *e, Trainer *t, const InfStepResult *r) {
 /* A batch without a counted target has loss 0 and no gradient; the user may not expect that. */
 static void warn_uncounted(Trainer *t) {
     inf_progress_break(&t->progress);
-    fprintf(stderr, "%s: notice: step %lld has no counted target: its loss is 0\n",
+    inf_say( "%s: notice: step %lld has no counted target: its loss is 0\n",
             t->s.plan->model, (long long)t->state.step + 1);
     inf_metrics_warn(&t->metrics, "a step has no counted target");
 }
@@ -281,15 +282,22 @@ static InfCode between_steps(InfError *e, Trainer *t) {
     return INF_OK;
 }
 
+/* The signal that ends the run; of several ranks, as of their last exchange. */
+static int asked_to_stop(const Trainer *t) {
+    const InfPipeline *p = t->s.engine.pipeline;
+    return p ? p->stop : inf_signals_pending();
+}
+
 /* Submits a step, then finishes as many as have to be: all of them before a pause. */
 static InfCode train_step(InfError *e, Trainer *t) {
     submit_step(t);
     bool pause = pauses_after(t, t->submitted);
     while (t->sent.count > (pause ? 0 : t->s.engine.table->late)) TRY(finish_step(e, t));
-    return pause && !inf_signals_pending() ? between_steps(e, t) : INF_OK;
+    return pause && !asked_to_stop(t) ? between_steps(e, t) : INF_OK;
 }
 
 static InfCode stop_by_signal(InfError *e, Trainer *t, int number) {
+    if (t->s.options->group) t->s.options->group->agreed = true;
     while (t->sent.count > 0) TRY(finish_step(e, t));
     inf_progress_break(&t->progress);
     if (!t->out)
@@ -344,10 +352,10 @@ static void summarise(Trainer *t) {
 static InfCode loop(InfError *e, Trainer *t) {
     if (t->state.step % t->per_epoch != 0)
         inf_loader_begin(&t->s.data, (uint64_t)(t->state.step / t->per_epoch));
-    while (t->submitted < t->steps && !inf_signals_pending()) TRY(train_step(e, t));
-    if (inf_signals_pending()) return stop_by_signal(e, t, inf_signals_pending());
+    while (t->submitted < t->steps && !asked_to_stop(t)) TRY(train_step(e, t));
+    if (asked_to_stop(t)) return stop_by_signal(e, t, asked_to_stop(t));
     TRY(evaluate(e, t));
-    if (inf_signals_pending()) return stop_by_signal(e, t, inf_signals_pending());
+    if (asked_to_stop(t)) return stop_by_signal(e, t, asked_to_stop(t));
     TRY(inf_profile_trace_end(e, &t->s.engine.profile));
     TRY(save_final(e, t));
     summarise(t);
@@ -390,7 +398,7 @@ static InfCode resume(InfError *e, Trainer *t) {
         inf_engine_push_weights(&t->s.engine);
         inf_engine_push_all(&t->s.engine, PLAN_REGION_state);
         t->s.seed = t->s.data.seed = t->s.engine.env.seed = t->state.seed;
-        fprintf(stderr, "%s: going on from %s\n", t->s.plan->model, folder);
+        inf_say( "%s: going on from %s\n", t->s.plan->model, folder);
         if (inf_metrics_begin(&t->metrics, "resume")) {
             inf_json_put_int(&t->metrics.json, "step", t->state.step);
             inf_json_put_text(&t->metrics.json, "path", folder);
@@ -415,7 +423,7 @@ static InfCode prepare_out(InfError *e, const Trainer *t) {
 static InfCode prepare(InfError *e, Trainer *t) {
     const InfOptions *o = t->s.options;
     const PlanTrain *plan = &t->s.plan->train;
-    const char *path = inf_option_text(o, OPT_metrics, NULL);
+    const char *path = inf_says() ? inf_option_text(o, OPT_metrics, NULL) : NULL;
     t->results = path && strcmp(path, "-") == 0 ? stderr : stdout;
     t->lr = inf_option_real(o, OPT_lr, plan->lr);
     t->decay = inf_option_real(o, OPT_weight_decay, plan->decay);
@@ -435,7 +443,7 @@ static InfCode prepare(InfError *e, Trainer *t) {
     announce(t);
     TRY(inf_session_trace(e, &t->s));
     t->started_ms = inf_clock_ms();
-    inf_progress_open(&t->progress, inf_option_given(o, OPT_quiet), t->state.step, t->steps,
+    inf_progress_open(&t->progress, inf_option_given(o, OPT_quiet) || !inf_says(), t->state.step, t->steps,
                       t->per_epoch, inf_unit_name(&t->s.plan->program[0]));
     return INF_OK;
 }
