@@ -171,7 +171,9 @@ static void push_task(Program *p, const Task *t, uint32_t program) {
                     .microbatch = t->microbatch,
                     .program = program,
                     .slot = t->slot,
-                    .message = t->message};
+                    .message = t->message,
+                    .start = t->start,
+                    .length = t->length};
     if (t->kind < TASK_update) plan_windows(p, t, &row);
     vec_push(p->arena, &p->tasks, row);
 }
@@ -593,6 +595,11 @@ static Plan plan_head(const Program *p) {
                  .vpp = (int32_t)m->parallel.vpp,
                  .pipeline = p->table->pipeline,
                  .schedule_summary = p->table->summary,
+                 .schedule_estimate = p->table->estimate,
+                 .makespan = p->table->makespan,
+                 .bubble = p->table->bubble,
+                 .unit = p->table->unit,
+                 .nunit = (uint32_t)p->table->nunit,
                  .flat_bytes = m->flat_elems * 4,
                  .nstate = m->nstate,
                  .checkpoint_prefix = m->checkpoint_prefix,

@@ -164,6 +164,12 @@ static void print_args(const Program *p, FILE *out) {
     fputs(";\n\n", out);
 }
 
+static void print_time(FILE *out, const char *field, double value) {
+    if (value == 0) return;
+    fputs(field, out);
+    print_double(out, value);
+}
+
 static void print_steps(const Program *p, FILE *out) {
     fputs("static const PlanStep steps[] = {\n", out);
     for (uint32_t i = 0; i < p->steps.n; i++) {
@@ -196,6 +202,8 @@ static void print_steps(const Program *p, FILE *out) {
             fputs(", ", out);
             print_dims(out, used, r->window);
         }
+        print_time(out, ", .start = ", r->start);
+        print_time(out, ", .length = ", r->length);
         fputs("},\n", out);
     }
     fputs("};\n\n", out);
@@ -215,6 +223,13 @@ static void print_stages(const Program *p, FILE *out) {
         fputs(", ", out);
         print_double(out, r->share);
         fputs("},\n", out);
+    }
+    fputs("};\n\n", out);
+    if (p->table->nunit == 0) return;
+    fputs("static const char *const units[] = {", out);
+    for (int i = 0; i < p->table->nunit; i++) {
+        fputs(i > 0 ? ", " : "", out);
+        print_string(out, p->table->unit[i]);
     }
     fputs("};\n\n", out);
 }
@@ -418,6 +433,7 @@ static void print_strings(const Plan *plan, FILE *out) {
                    {"compiler", plan->compiler},
                    {"pipeline", plan->pipeline},
                    {"schedule_summary", plan->schedule_summary},
+                   {"schedule_estimate", plan->schedule_estimate},
                    {"checkpoint_prefix", plan->checkpoint_prefix},
                    {"checkpoint_skip", plan->checkpoint_skip}};
     for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) {
@@ -451,7 +467,11 @@ static void print_plan(const Program *p, uint32_t rank, uint64_t hash, FILE *out
             plan->nstate);
     fprintf(out, "        .grad_norm = %" PRId64 ", .update_ok = %" PRId64 ", ", plan->grad_norm,
             plan->update_ok);
-    fprintf(out, ".attention_width = %" PRId64 ",\n", plan->attention_width);
+    fputs(".makespan = ", out);
+    print_double(out, plan->makespan);
+    fputs(", .bubble = ", out);
+    print_double(out, plan->bubble);
+    fprintf(out, ",\n        .attention_width = %" PRId64 ",\n", plan->attention_width);
     print_rows_field(out, "param", "params", at->param, plan->nparam);
     print_rows_field(out, "alias", "aliases", at->alias, plan->nalias);
     print_rows_field(out, "kernel", "kernels", 0, plan->nkernel);
@@ -463,6 +483,7 @@ static void print_plan(const Program *p, uint32_t rank, uint64_t hash, FILE *out
     print_rows_field(out, "message", "messages", 0, plan->nmessage);
     print_rows_field(out, "share", "shares", 0, plan->nshare);
     print_rows_field(out, "stage", "stages", 0, plan->nstage);
+    print_rows_field(out, "unit", "units", 0, plan->nunit);
     print_rows_field(out, "program", "programs", at->program, plan->nprogram);
     print_rows_field(out, "setting", "settings", 0, plan->nsetting);
     print_rows_field(out, "buffer", "buffers", at->buffer, plan->nbuffer);

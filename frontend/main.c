@@ -7,7 +7,7 @@
 #include "frontend/options.h"
 #include "ir/text.h"
 #include "ir/work.h"
-#include "passes/pass.h"
+#include "passes/costs.h"
 #include "runtime/plan.h"
 
 #include <errno.h>
@@ -29,6 +29,7 @@ typedef struct Driver {
     Options options;
     Module *mod;
     InputLimits limits;
+    const Costs *costs;
     bool chunk_loss_given, recompute_given; /* the model or -D says what the plan might choose */
     int64_t attention_width;
     VEC(const char *) archs; /* CUDA architectures */
@@ -119,6 +120,17 @@ static bool read_model(Driver *r, bool *printed) {
     return r->diag.error_count == 0;
 }
 
+/* --costs FILE. */
+static bool read_costs(Driver *r) {
+    const char *problem;
+    bool missing;
+    if (!given(r, OPT_costs)) return true;
+    uint32_t file = source_load(&r->sources, text_of(r, OPT_costs), &problem, &missing);
+    if (file == 0) diag_error(&r->diag, E023, (Span){0}, "'%s' %s", text_of(r, OPT_costs), problem);
+    r->costs = file != 0 ? costs_read(r->mod, file) : NULL;
+    return r->costs != NULL;
+}
+
 /* --- the pipeline --- */
 
 /* Bounds of batch values and the like are facts of the model as written; passes hide them. */
@@ -140,6 +152,7 @@ static PassOptions pass_options(const Driver *r) {
                          .time_passes = given(r, OPT_time_passes),
                          .print_locations = given(r, OPT_locations),
                          .schedule_only = given(r, OPT_dump_schedule) || emits(r, "schedule"),
+                         .costs = r->costs,
                          .memory_limit_bytes = r->options.value[OPT_memory_limit].bytes,
                          .may_chunk_loss = !r->chunk_loss_given,
                          .may_recompute = !r->recompute_given,
@@ -185,7 +198,7 @@ static int compile(Driver *r) {
     bool printed = false;
     r->chunk_loss_given = r->recompute_given = is_ir(r->options.input);
     bool read = is_ir(r->options.input) ? read_ir(r) : read_model(r, &printed);
-    if (!read) return EXIT_DIAGNOSTICS;
+    if (!read || !read_costs(r)) return EXIT_DIAGNOSTICS;
     if (printed) return finish_output();
     if (given(r, OPT_check)) return EXIT_OK;
     find_facts(r);

@@ -31,6 +31,11 @@ typedef enum Window {
 
 typedef int WindowSlots[WINDOW_COUNT];
 
+/* What the tasks of one chunk and microbatch cost. */
+typedef struct TaskCosts {
+    double forward, backward, input, weight;
+} TaskCosts;
+
 typedef struct Task {
     TaskKind kind;
     int chunk, local; /* -1 for the update; of a message: the chunk on this rank */
@@ -38,7 +43,8 @@ typedef struct Task {
     bool first;       /* gradients are written, not added */
     int slot;         /* compute tasks: which set of its chunk's activations it uses */
     int message;      /* send, recv: index into Table.message; compute: what it waits for, or -1 */
-    WindowSlots window; /* compute tasks: slots of what is handed over; -1: nothing is */
+    WindowSlots window;   /* compute tasks: slots of what is handed over; -1: nothing is */
+    double start, length; /* predicted, in Table.cost_unit */
 } Task;
 
 typedef struct RankTasks {
@@ -48,8 +54,9 @@ typedef struct RankTasks {
 
 /* What one chunk hands to another: activations forward, their gradients backward. */
 typedef struct ChunkEdge {
-    int from, to;  /* chunks, from < to */
-    bool gradient; /* something comes back */
+    int from, to;   /* chunks, from < to */
+    bool gradient;  /* something comes back */
+    double cost[2]; /* of a message there, and back: estimates; on one rank nothing */
 } ChunkEdge;
 
 typedef enum MessageKind { MESSAGE_activation, MESSAGE_gradient } MessageKind;
@@ -69,7 +76,9 @@ typedef struct ChunkInfo {
     const char *first, *last;        /* scope paths of its first and last unit */
     int64_t first_layer, last_layer; /* their iterations; -1: not in a repeat */
     int64_t parameters;              /* elements of those that it uses first, without padding */
-    double cost, share;              /* of one forward: arithmetic and traffic; of the model's */
+    double cost, share;              /* what is balanced: of one forward, arithmetic and traffic;
+                                        with --costs measured; of the model's */
+    TaskCosts task;                  /* estimates, in Table.cost_unit */
 } ChunkInfo;
 
 typedef struct Table {
@@ -87,11 +96,17 @@ typedef struct Table {
     WindowSlots *windows; /* by chunk: how many slots for what it is handed and what it sends */
     int64_t parameters;   /* elements of all ranks, without padding; in how many blocks */
     int blocks;
-    ChunkInfo *stage;     /* by chunk; NULL before partition */
-    const char *layers;   /* "layers 12 = 3+3+3+3"; NULL: nothing repeats */
-    const char *pipeline; /* "1f1b", "interleaved", ... */
-    const char *summary;  /* the line below the table: proof, makespan, bubble, peaks */
-    int peak_in_flight;   /* most forwards without their backward on rank 0 */
+    const char *const *unit; /* names of what partition cuts between, in order: "conv1", "h.*" */
+    int nunit;
+    ChunkInfo *stage;        /* by chunk; NULL before partition */
+    const char *layers;      /* "layers 12 = 3+3+3+3"; NULL: nothing repeats */
+    const char *pipeline;    /* "1f1b", "interleaved", ... */
+    const char *summary;     /* the line below the table: proof, makespan, bubble, peaks */
+    const char *cost_unit;   /* of estimates: "ms"; NULL: forwards of a mean chunk */
+    double forward_flops;    /* of a mean chunk: arithmetic and traffic */
+    const char *estimate;    /* the line below that, with estimated costs; NULL: one rank */
+    double makespan, bubble; /* estimated */
+    int peak_in_flight;      /* most forwards without their backward on rank 0 */
 } Table;
 
 #endif

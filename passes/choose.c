@@ -97,6 +97,7 @@ static void run_trial(const PassContext *ctx, Trial *t) {
     diag_init(&quiet, &arena, ctx->mod->sources, NULL);
     const PassOptions options = {.no_fuse = ctx->options->no_fuse,
                                  .no_reuse = ctx->options->no_reuse,
+                                 .costs = ctx->options->costs,
                                  .memory_limit_bytes = INT64_MAX};
     PassContext own = {.scratch = ctx->scratch, .options = &options};
     own.mod = copy_module(ctx->mod, &arena, &quiet);

@@ -8,7 +8,7 @@
  * before autodiff, each chunk is differentiated by itself: the gradient of what it receives is what
  * it sends back.
  */
-#include "passes/partition.h"
+#include "passes/costs.h"
 
 #include "ir/panic.h"
 #include "passes/schedule.h"
@@ -90,6 +90,27 @@ static void count_parameters(const Module *m, Table *t, const UnitUses *uses, co
     }
 }
 
+/* The costs of tasks: measured ones decide what is balanced, too; without them the backward takes
+ * twice as long as the forward, and the unit is a forward of a mean chunk. */
+static bool cost_units(PassContext *ctx, Table *t, UnitList *units) {
+    const Costs *costs = ctx->options->costs;
+    TaskCosts *task = ARENA_ARRAY(ctx->scratch, TaskCosts, units->n + 1);
+    double total = 0;
+    if (costs != NULL && !costs_of_units(ctx->mod, costs, units, task)) return false;
+    for (uint32_t u = 0; u < units->n; u++) total += units->data[u].cost;
+    for (uint32_t u = 0; u < units->n; u++) {
+        Unit *unit = &units->data[u];
+        double forward = total > 0 ? unit->cost * t->chunks / total : 1;
+        unit->task = (TaskCosts){forward, 2 * forward, forward, forward};
+        if (costs == NULL) continue;
+        unit->task = task[u];
+        unit->cost = task[u].forward + task[u].backward;
+    }
+    t->forward_flops = t->chunks > 0 ? total / t->chunks : 0;
+    t->cost_unit = costs != NULL ? costs->unit : NULL;
+    return true;
+}
+
 /* What each chunk holds and costs. */
 static void describe_chunks(Module *m, Table *t, const UnitList *units, const UnitUses *uses,
                             const int *begin) {
@@ -105,11 +126,27 @@ static void describe_chunks(Module *m, Table *t, const UnitList *units, const Un
             s->first_layer = units->data[begin[c]].layer;
             s->last_layer = units->data[begin[c + 1] - 1].layer;
         }
-        for (int u = begin[c]; u < begin[c + 1]; u++) s->cost += units->data[u].cost;
+        for (int u = begin[c]; u < begin[c + 1]; u++) {
+            const Unit *unit = &units->data[u];
+            s->cost += unit->cost;
+            s->task.forward += unit->task.forward;
+            s->task.backward += unit->task.backward;
+            s->task.input += unit->task.input;
+            s->task.weight += unit->task.weight;
+        }
         s->share = total > 0 ? s->cost / total : 0;
     }
     count_parameters(m, t, uses, begin);
     t->layers = layers_text(m->arena, units, begin, t->chunks);
+}
+
+/* Their names, for those who measure costs; iterations of a repeat share one. */
+static void name_units(Module *m, Table *t, const UnitList *units) {
+    const char **name = ARENA_ARRAY(m->arena, const char *, units->n + 1);
+    for (uint32_t u = 0; u < units->n; u++)
+        if (t->nunit == 0 || strcmp(name[t->nunit - 1], units->data[u].name) != 0)
+            name[t->nunit++] = arena_strdup(m->arena, units->data[u].name);
+    t->unit = name;
 }
 
 static void warn_empty(Module *m, const int *begin, int chunks) {
@@ -131,12 +168,29 @@ static int *choose_split(Module *m, const UnitList *units, int chunks, Arena *sc
     return begin;
 }
 
-/* Gradients come back over an edge when any value's does. */
-static void set_edges(Table *t, const Cut *train) {
+/* A byte on its way is read, written, and written and read once more by whoever carries it: in
+ * units of arithmetic, as in partition_units.c. */
+#define FLOPS_PER_MESSAGE_BYTE 64.0
+
+/* Gradients come back over an edge when any value's does; what messages cost. */
+static void set_edges(const PassContext *ctx, Table *t, const Cut *train) {
+    const Costs *costs = ctx->options->costs;
     for (int c = 0; c < t->chunks - 1; c++) {
-        t->edge[c].gradient = false;
-        for (uint32_t k = 0; k < train->cross[c].n; k++)
-            t->edge[c].gradient = t->edge[c].gradient || train->cross[c].data[k].gradient;
+        ChunkEdge *edge = &t->edge[c];
+        double bytes[2] = {0, 0};
+        edge->gradient = false;
+        for (uint32_t k = 0; k < train->cross[c].n; k++) {
+            const Crossing *value = &train->cross[c].data[k];
+            double size = (double)type_bytes(ctx->mod->types, val_type(train->g, value->v));
+            bytes[0] += size;
+            bytes[1] += value->gradient ? size : 0;
+            edge->gradient = edge->gradient || value->gradient;
+        }
+        for (int back = 0; back < 2; back++)
+            edge->cost[back] = costs != NULL ? costs->message
+                               : t->forward_flops > 0
+                                   ? bytes[back] * FLOPS_PER_MESSAGE_BYTE / t->forward_flops
+                                   : 0;
     }
 }
 
@@ -170,15 +224,16 @@ bool pass_partition(PassContext *ctx) {
         map = units_of_train(train, flow, &units, &uses, ctx->scratch);
     }
     Table *t = schedule_begin(ctx);
-    if (t == NULL) return false;
+    if (t == NULL || !cost_units(ctx, t, &units)) return false;
     int *begin = choose_split(m, &units, t->chunks, ctx->scratch);
     if (begin == NULL) return false;
     describe_chunks(m, t, &units, &uses, begin);
+    name_units(m, t, &units);
     ctx->table = t;
     if (t->chunks == 1) return true;
     warn_empty(m, begin, t->chunks);
     Cut cut = cut_graph(train, &map, flow, begin, t->chunks, ctx->scratch);
-    set_edges(t, &cut);
+    set_edges(ctx, t, &cut);
     if (!check_ranks(ctx, t)) return false;
     if (ctx->options->schedule_only) return true;
     ParamSlices slices = slice_params(&cut, t, ctx->scratch);

@@ -16,7 +16,8 @@
 typedef struct Unit {
     const char *name; /* scope path, "transformer.h.*" */
     int64_t layer;    /* iteration of a repeat; -1: not in a repeat */
-    double cost;
+    double cost;      /* what is balanced */
+    TaskCosts task;
 } Unit;
 
 typedef VEC(Unit) UnitList;

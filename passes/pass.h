@@ -13,6 +13,8 @@
 
 #include <stdio.h>
 
+typedef struct Costs Costs; /* costs.h */
+
 typedef struct PassOptions {
     bool no_fuse;       /* one kernel an op */
     bool no_reuse;      /* each tensor its own space */
@@ -20,6 +22,7 @@ typedef struct PassOptions {
     bool time_passes;   /* print the time of each pass on stderr */
     bool print_locations;
     bool schedule_only;         /* nothing will run: layouts that can only be scheduled are fine */
+    const Costs *costs;         /* of --costs; NULL: estimated */
     int64_t memory_limit_bytes; /* 0: none; else E024 */
     bool may_chunk_loss;        /* not written: the memory plan may choose train.chunk_loss */
     bool may_recompute;         /* likewise train.recompute */

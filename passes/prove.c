@@ -134,7 +134,7 @@ static void add_handovers(const Prover *p, Events *g, bool between_ranks) {
 static void add_messages(const Prover *p, Events *g, const ScheduleCosts *costs) {
     const Table *t = p->t;
     for (int i = 0; i < t->nmessage; i++) {
-        int event = events_add(g, costs->message);
+        int event = events_add(g, schedule_message_cost(costs, t, &t->message[i]));
         events_edge(g, prove_producer(p, &t->message[i]), event);
         events_edge(g, event, prove_consumer(p, &t->message[i]));
     }
@@ -221,6 +221,38 @@ static const char *run_all(Prover *p, const ScheduleCosts *costs, Proof *proof) 
     return NULL;
 }
 
+static Prover prover_new(Arena *arena, const Table *t) {
+    int most = 0;
+    for (int r = 0; r < t->ranks; r++) most += t->rank[r].ntask;
+    size_t nmade = (size_t)t->chunks * (size_t)t->microbatches * MADE_COUNT;
+    Prover p = {.arena = arena,
+                .t = t,
+                .task = ARENA_ARRAY(arena, ProveTask, most + 1),
+                .made = ARENA_ARRAY(arena, int, nmade),
+                .count = ARENA_ARRAY(arena, int, t->chunks *MADE_COUNT)};
+    for (size_t i = 0; i < nmade; i++) p.made[i] = -1;
+    return p;
+}
+
+void prove_times(Arena *arena, Table *t, const ScheduleCosts *costs) {
+    Prover p = prover_new(arena, t);
+    if (collect_tasks(&p) != NULL) return;
+    Events g = task_events(&p, costs, t->nmessage);
+    add_handovers(&p, &g, false);
+    add_messages(&p, &g, costs);
+    if (events_run(&g) > 0) return;
+    t->makespan = makespan(&g);
+    t->bubble = t->makespan > 0 ? 1 - busy(&p, &g) / (t->makespan * t->ranks) : 0;
+    for (int r = 0, next = 0; r < t->ranks; r++)
+        for (int i = 0; i < t->rank[r].ntask; i++) {
+            Task *task = &t->rank[r].task[i];
+            bool message = task->kind == TASK_send || task->kind == TASK_recv;
+            const Event *e = &g.event[message ? p.ntask + task->message : next++];
+            task->start = e->start;
+            task->length = e->cost;
+        }
+}
+
 /* ---- the whole ---------------------------------------------------------------------------- */
 
 static int peak_in_flight(const RankTasks *rank) {
@@ -244,19 +276,6 @@ static const char *check_header(Arena *arena, const Table *t) {
             return arena_printf(arena, "chunk %d hands over to chunk %d", t->edge[i].from,
                                 t->edge[i].to);
     return NULL;
-}
-
-static Prover prover_new(Arena *arena, const Table *t) {
-    int most = 0;
-    for (int r = 0; r < t->ranks; r++) most += t->rank[r].ntask;
-    size_t nmade = (size_t)t->chunks * (size_t)t->microbatches * MADE_COUNT;
-    Prover p = {.arena = arena,
-                .t = t,
-                .task = ARENA_ARRAY(arena, ProveTask, most + 1),
-                .made = ARENA_ARRAY(arena, int, nmade),
-                .count = ARENA_ARRAY(arena, int, t->chunks *MADE_COUNT)};
-    for (size_t i = 0; i < nmade; i++) p.made[i] = -1;
-    return p;
 }
 
 static const char *prove_compute(Prover *p, const ScheduleCosts *costs, bool any_order,

@@ -61,6 +61,34 @@ static const char *summarize(const Module *m, const Table *t, const Proof *proof
                         with_commas(a, t->parameters), t->blocks);
 }
 
+/* Costs of chunks and messages as partition estimates them. */
+static ScheduleCosts estimates(Arena *a, const Table *t) {
+    ScheduleCosts c = {.forward = 1, .backward = 2, .input = 1, .weight = 1, .edge = t->edge};
+    if (t->stage == NULL) return c;
+    TaskCosts *chunk = ARENA_ARRAY(a, TaskCosts, t->chunks);
+    for (int i = 0; i < t->chunks; i++) chunk[i] = t->stage[i].task;
+    c.chunk = chunk;
+    return c;
+}
+
+static const char *describe_estimate(const Module *m, const Table *t, const ScheduleCosts *costs) {
+    Arena *a = m->arena;
+    double messages = 0, ideal = t->makespan * (1 - t->bubble);
+    if (t->ranks == 1) return NULL;
+    for (int i = 0; i < t->nmessage; i++)
+        messages += schedule_message_cost(costs, t, &t->message[i]) / t->nmessage;
+    if (t->cost_unit != NULL)
+        return arena_printf(a,
+                            "measured costs: makespan %.4g %s (ideal %.4g %s), bubble %.1f %%, a "
+                            "message %.3g %s",
+                            t->makespan, t->cost_unit, ideal, t->cost_unit, 100 * t->bubble,
+                            messages, t->cost_unit);
+    return arena_printf(a,
+                        "estimated costs: makespan %.1f (ideal %.1f), bubble %.1f %%, a message "
+                        "%.3f, in forwards of a mean chunk",
+                        t->makespan, ideal, 100 * t->bubble, messages);
+}
+
 /* "1, 2, 4": the groups that run. */
 static const char *legal_groups(Arena *a, int ranks, int microbatches) {
     const char *text = "";
@@ -127,12 +155,17 @@ bool pass_schedule(PassContext *ctx) {
     const char *why = prove_module(ctx->scratch, m);
     bool first = t->summary == NULL; /* the table is one for all ranks */
     Proof proof = {0};
-    if (why == NULL && first && !schedule_complete(m->arena, t, &unit))
+    ScheduleCosts costs = estimates(ctx->scratch, t);
+    /* Measured costs also decide in which order messages are posted. */
+    if (why == NULL && first &&
+        !schedule_complete(m->arena, t, t->cost_unit != NULL ? &costs : &unit))
         why = "tasks wait for each other";
     if (why == NULL && first) why = prove_table(m->arena, t, &unit, m->parallel.any_order, &proof);
     if (why != NULL) panic_graph(NULL, (Span){0}, "schedule: %s", why);
     if (!first) return true;
     t->peak_in_flight = proof.peak[0];
     t->summary = summarize(m, t, &proof);
+    prove_times(ctx->scratch, t, &costs);
+    t->estimate = describe_estimate(m, t, &costs);
     return true;
 }

@@ -22,10 +22,12 @@ typedef struct ScheduleShape {
 typedef struct ScheduleCosts {
     double forward, backward, input, weight;
     double message;
-    const double *chunk; /* a factor by chunk; NULL: 1 */
+    const TaskCosts *chunk; /* by chunk; NULL: all cost the same */
+    const ChunkEdge *edge;  /* by edge of the table: its messages; NULL: all cost the same */
 } ScheduleCosts;
 
 double schedule_cost(const ScheduleCosts *costs, const Task *task);
+double schedule_message_cost(const ScheduleCosts *costs, const Table *t, const Message *m);
 
 /* The compute tasks of the module's layout: from its generator or its file. NULL after a
  * diagnostic. */
@@ -74,6 +76,10 @@ typedef struct Proof {
  * Returns NULL and fills *proof, or says what is wrong in words; both kept in `arena`. */
 const char *prove_table(Arena *arena, const Table *t, const ScheduleCosts *costs, bool any_order,
                         Proof *proof);
+
+/* Start and length of every task of a proven table, with messages one after another on each rank;
+ * the table's makespan and bubble. */
+void prove_times(Arena *arena, Table *t, const ScheduleCosts *costs);
 
 /* The part of prove_table that concerns compute tasks: of a table without messages and slots. */
 const char *prove_tasks(Arena *arena, const Table *t, const ScheduleCosts *costs, bool any_order,

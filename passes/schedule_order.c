@@ -13,17 +13,28 @@
 #define COST_MIN 1e-9
 
 double schedule_cost(const ScheduleCosts *costs, const Task *task) {
-    double scale = costs->chunk != NULL && task->chunk >= 0 ? costs->chunk[task->chunk] : 1;
+    TaskCosts all = {costs->forward, costs->backward, costs->input, costs->weight};
+    const TaskCosts *of =
+        costs->chunk != NULL && task->chunk >= 0 ? &costs->chunk[task->chunk] : &all;
     switch (task->kind) {
-    case TASK_forward: return scale * costs->forward;
-    case TASK_backward: return scale * costs->backward;
-    case TASK_input: return scale * costs->input;
-    case TASK_weight: return scale * costs->weight;
+    case TASK_forward: return of->forward;
+    case TASK_backward: return of->backward;
+    case TASK_input: return of->input;
+    case TASK_weight: return of->weight;
     case TASK_update:
     case TASK_send:
     case TASK_recv: return 0;
     }
     return 0;
+}
+
+double schedule_message_cost(const ScheduleCosts *costs, const Table *t, const Message *m) {
+    bool back = m->kind == MESSAGE_gradient;
+    for (int i = 0; costs->edge != NULL && i < t->nedge; i++)
+        if (costs->edge[i].from == (back ? m->to : m->from) &&
+            costs->edge[i].to == (back ? m->from : m->to))
+            return costs->edge[i].cost[back];
+    return costs->message;
 }
 
 enum { MADE_FORWARD, MADE_INPUT, MADE_WEIGHT, MADE_COUNT };

@@ -88,6 +88,7 @@ static InfCode print_text(InfError *e, const Facts *f) {
            schedule_names[t->schedule]);
     print_settings(plan);
     if (plan->schedule_summary) printf("schedule: %s\n", plan->schedule_summary);
+    if (plan->schedule_estimate) printf("  with %s\n", plan->schedule_estimate);
     print_memory(f);
     printf("\na step: %lld FLOPs, at least %lld bytes", (long long)f->traffic.flops,
            (long long)f->traffic.bytes);

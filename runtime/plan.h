@@ -205,6 +205,7 @@ typedef struct PlanTask {
     int32_t slot;       /* which set of its chunk's activations */
     int32_t message;    /* send, recv: index into Plan.message; else the one it waits for, or -1 */
     int64_t window[PLAN_WINDOW_COUNT]; /* bytes */
+    double start, length;              /* predicted, in the unit of Plan.makespan */
 } PlanTask;
 
 /* What a chunk of the pipeline holds. */
@@ -404,6 +405,8 @@ typedef struct Plan {
     int32_t dp, tp, pp, vpp;
     const char *pipeline;
     const char *schedule_summary;
+    const char *schedule_estimate; /* the line below it, with estimated costs; NULL: one rank */
+    double makespan, bubble;       /* estimated; idle share of all ranks */
     int64_t region_bytes[PLAN_REGION_count];
     int64_t flat_bytes; /* of the parameter vector */
     int32_t nstate;
@@ -429,6 +432,8 @@ typedef struct Plan {
     const struct InfTransport *transport; /* NULL: one rank */
     const PlanStage *stage;               /* by chunk */
     uint32_t nstage;
+    const char *const *unit; /* what a pipeline is cut between, in order: "conv1", "h.*" */
+    uint32_t nunit;
     const PlanProgram *program; /* [0] train, then eval where there is one, then generate's */
     uint32_t nprogram;
     PlanTrain train;

@@ -233,6 +233,7 @@ static void print_table(const Timeline *t, FILE *out) {
         for (uint32_t i = 0; i < rank_of(t, r)->ntask; i++) print_row(t, r, i, out);
     print_stages(t, out);
     if (t->plan->schedule_summary) fprintf(out, "\n%s\n", t->plan->schedule_summary);
+    if (t->plan->schedule_estimate) fprintf(out, "%s\n", t->plan->schedule_estimate);
 }
 
 static void print_csv(const Timeline *t, FILE *out) {
@@ -293,6 +294,7 @@ static void print_json(const Timeline *t, FILE *out) {
     inf_json_put_text(&j, "model", plan->model);
     inf_json_put_text(&j, "pipeline", plan->pipeline);
     inf_json_put_text(&j, "summary", plan->schedule_summary);
+    if (plan->schedule_estimate) inf_json_put_text(&j, "estimate", plan->schedule_estimate);
     inf_json_put_int(&j, "dp", plan->dp);
     inf_json_put_int(&j, "tp", plan->tp);
     inf_json_put_int(&j, "pp", plan->pp);

@@ -190,11 +190,39 @@ static void test_costs_move_the_bubble(void **state) {
     assert_null(prove_table(&a, make(&a, "1f1b", 4, 1, 8), &slow, false, &proof));
     assert_float_equal(proof.makespan, (8 + 4 - 1) * 10.0, 0);
     /* one chunk twice as slow is the bottleneck: it starts after F0 of rank 0, ends before B7 */
-    const double factor[] = {1, 2, 1, 1};
+    const TaskCosts plain = {1, 2, 1, 1}, slower = {2, 4, 2, 2};
+    const TaskCosts chunks[] = {plain, slower, plain, plain};
     ScheduleCosts uneven = unit;
-    uneven.chunk = factor;
+    uneven.chunk = chunks;
     assert_null(prove_table(&a, make(&a, "1f1b", 4, 1, 8), &uneven, false, &proof));
     assert_true(proof.makespan >= 1 + 8 * 6 + 2 && proof.makespan < (8 + 4 - 1) * 6);
+    arena_free(&a);
+}
+
+/* With messages that take no time prove_times agrees with the proof; what they cost is added where
+ * a rank waits for them: once there and once back for the first microbatch of two ranks. */
+static void test_predicted_times(void **state) {
+    (void)state;
+    Arena a = {0};
+    Proof proof;
+    Table *t = make(&a, "1f1b", 2, 1, 1);
+    assert_null(prove_table(&a, t, &unit, false, &proof));
+    prove_times(&a, t, &unit);
+    assert_float_equal(t->makespan, proof.makespan, 0);
+    assert_float_equal(t->bubble, proof.bubble, 0);
+    t->edge[0].cost[0] = 0.5;
+    t->edge[0].cost[1] = 0.25;
+    ScheduleCosts slow = unit;
+    slow.edge = t->edge;
+    prove_times(&a, t, &slow);
+    assert_float_equal(t->makespan, 6.75, 0);
+    assert_float_equal(t->bubble, 1 - 6 / (2 * 6.75), 1e-12);
+    const RankTasks *first = &t->rank[0];
+    assert_int_equal(first->task[1].kind, TASK_send);
+    assert_float_equal(first->task[1].start, 1, 0);
+    assert_float_equal(first->task[1].length, 0.5, 0);
+    assert_int_equal(first->task[first->ntask - 2].kind, TASK_backward);
+    assert_float_equal(first->task[first->ntask - 2].start, 4.75, 0);
     arena_free(&a);
 }
 
@@ -203,8 +231,11 @@ static void test_skip_edges(void **state) {
     (void)state;
     Arena a = {0};
     Proof plain, skip;
-    const ChunkEdge edges[] = {
-        {0, 1, true}, {1, 2, true}, {2, 3, true}, {0, 3, true}, {1, 3, false}};
+    const ChunkEdge edges[] = {{0, 1, true, {0}},
+                               {1, 2, true, {0}},
+                               {2, 3, true, {0}},
+                               {0, 3, true, {0}},
+                               {1, 3, false, {0}}};
     ScheduleShape shape = {
         .pipeline = "1f1b", .ranks = 4, .vpp = 1, .microbatches = 6, .edge = edges, .nedge = 5};
     Table *t = schedule_make(&a, &shape, &unit);
@@ -237,11 +268,11 @@ static void test_large(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exact_rows), cmocka_unit_test(test_exact_rows_interleaved),
-        cmocka_unit_test(test_figures),    cmocka_unit_test(test_closed_forms),
-        cmocka_unit_test(test_groups),     cmocka_unit_test(test_costs_move_the_bubble),
-        cmocka_unit_test(test_skip_edges), cmocka_unit_test(test_unknown_pipeline),
-        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_exact_rows),       cmocka_unit_test(test_exact_rows_interleaved),
+        cmocka_unit_test(test_figures),          cmocka_unit_test(test_closed_forms),
+        cmocka_unit_test(test_groups),           cmocka_unit_test(test_costs_move_the_bubble),
+        cmocka_unit_test(test_predicted_times),  cmocka_unit_test(test_skip_edges),
+        cmocka_unit_test(test_unknown_pipeline), cmocka_unit_test(test_large),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
