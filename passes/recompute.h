@@ -22,4 +22,7 @@ typedef struct RecomputePair {
 /* Sets again[k] for the saved values that cost next to nothing to make again from others. */
 void recompute_choose_cheap(RecomputePair *p, Arena *scratch);
 
+/* An elementwise operation that takes many instructions, unlike arithmetic. */
+bool recompute_is_function(Op op);
+
 #endif

@@ -22,7 +22,7 @@ typedef struct Cheap {
 } Cheap;
 
 /* Functions take many instructions; what is not here is arithmetic. */
-static bool is_function(Op op) {
+bool recompute_is_function(Op op) {
     static const bool table[OP_count] = {
         [OP_exp] = true,   [OP_exp2] = true, [OP_log] = true,     [OP_sqrt] = true,
         [OP_rsqrt] = true, [OP_sin] = true,  [OP_cos] = true,     [OP_tanh] = true,
@@ -78,7 +78,8 @@ static bool can_make(Cheap *c, Val v, bool top, bool only) {
     OpKind kind = op_kind(n->op);
     if (kind == KIND_source) return true;
     if (kind != KIND_elementwise && !is_inline(n->op)) return false;
-    if (kind == KIND_elementwise && (++c->nodes > CHEAP_NODES_MAX || (only && is_function(n->op))))
+    if (kind == KIND_elementwise &&
+        (++c->nodes > CHEAP_NODES_MAX || (only && recompute_is_function(n->op))))
         return false;
     for (int k = 0; k < n->nin; k++)
         if (!can_make(c, n->in[k], false, only)) return false;
