@@ -443,8 +443,8 @@ static InfCode prepare(InfError *e, Trainer *t) {
     announce(t);
     TRY(inf_session_trace(e, &t->s));
     t->started_ms = inf_clock_ms();
-    inf_progress_open(&t->progress, inf_option_given(o, OPT_quiet) || !inf_says(), t->state.step, t->steps,
-                      t->per_epoch, inf_unit_name(&t->s.plan->program[0]));
+    inf_progress_open(&t->progress, inf_option_given(o, OPT_quiet) || !inf_says(), t->state.step,
+                      t->steps, t->per_epoch, inf_unit_name(&t->s.plan->program[0]));
     return INF_OK;
 }
 
