@@ -356,6 +356,22 @@ static int64_t scratch_end(const Graph *g) {
     return end;
 }
 
+static bool is_generation(const char *name) {
+    return strncmp(name, "prefill.", 8) == 0 || strcmp(name, "decode") == 0;
+}
+
+/* The same for all graphs of a training run, evaluations included. */
+static int64_t train_scratch(const Module *m) {
+    int64_t end = 0;
+    for (int i = 0; i < m->ngraph; i++) {
+        const char *name = m->graph[i]->name;
+        bool other = is_generation(name) || strcmp(name, "outputs") == 0;
+        int64_t own = other ? 0 : scratch_end(m->graph[i]);
+        if (own > end) end = own;
+    }
+    return end;
+}
+
 /* A program of one graph that only runs forward. */
 static void plan_forward(Program *p, const char *name, int64_t batch) {
     PlanProgram prog = {.name = name,
@@ -402,6 +418,7 @@ static void plan_programs(Program *p, PlanFinish *finish) {
     PlanProgram train = {.name = "train",
                          .batch = p->mod->train.batch,
                          .microbatches = p->mod->train.microbatches,
+                         .scratch = train_scratch(p->mod),
                          .rank = p->train_rank};
     plan_program(p, train, "train");
     if (module_chunk_graph(p->mod, "eval", 0) != NULL) {
@@ -412,9 +429,9 @@ static void plan_programs(Program *p, PlanFinish *finish) {
     }
     for (int i = 0; i < p->mod->ngraph; i++) {
         const char *name = p->mod->graph[i]->name;
-        if (strncmp(name, "prefill.", 8) == 0 || strcmp(name, "decode") == 0)
-            plan_forward(p, name, p->mod->generate.batch);
+        if (is_generation(name)) plan_forward(p, name, p->mod->generate.batch);
     }
+    if (module_graph(p->mod, "outputs")) plan_forward(p, "outputs", p->mod->eval.batch);
 }
 
 static const char *place_text(Program *p, Span span) {
@@ -525,6 +542,7 @@ static void plan_graph_buffers(Program *p, const Graph *g) {
 static void plan_buffers(Program *p) {
     for (uint32_t k = p->at.program; k < p->programs.n; k++) {
         const char *name = p->programs.data[k].name;
+        if (strcmp(name, "outputs") == 0) continue; /* no part of a training run */
         if (module_graph(p->mod, name) != NULL)
             plan_graph_buffers(p, module_graph(p->mod, name));
         else

@@ -76,19 +76,13 @@ static bool run_pass(PassContext *ctx, Pass *pass, Trial *t) {
     return ok;
 }
 
-static int64_t plan_bytes(const Module *m) {
-    int64_t bytes = 0;
-    for (int i = 0; i < REGION_count; i++) bytes += m->region_bytes[i];
-    return bytes;
-}
-
 static void run_passes(PassContext *ctx, Trial *t) {
     t->bytes = -1;
     for (size_t i = 0; i < sizeof pass_table / sizeof pass_table[0]; i++)
         if (!run_pass(ctx, pass_table[i], t)) return;
-    t->bytes = plan_bytes(ctx->mod);
+    t->bytes = ctx->mod->plan_bytes;
     for (int r = 0; r < ctx->nrank; r++)
-        if (r == 0 || plan_bytes(ctx->rank[r]) > t->bytes) t->bytes = plan_bytes(ctx->rank[r]);
+        if (r == 0 || ctx->rank[r]->plan_bytes > t->bytes) t->bytes = ctx->rank[r]->plan_bytes;
 }
 
 static void run_trial(const PassContext *ctx, Trial *t) {

@@ -1,13 +1,14 @@
 /* chunk_loss.c - the head's product, the loss and their gradients in chunks of rows.
  *
- * Reads   "train" after autodiff, as primitives; train.chunk_loss, the number of chunks.
+ * Reads   "train" after autodiff and "eval", as primitives; train.chunk_loss, the number of chunks.
  * Writes  a repeat over chunks of the logits' rows that makes a chunk of the logits, its loss, its
  *         gradient, and at once what follows from that: a chunk of the gradient of the head's
  *         operand (stacked), and the gradient of the head's weight (carried, in f32).
  * Keeps   the loss bit for bit: what the rows lost is stacked and added up as before. The weight's
  *         gradient is added chunk by chunk, which is another order of the same terms.
  * Why     logits are often the largest tensor of a step: 64 x 1024 rows of 50,304 bf16 are 6.6 GB,
- *         an eighth of them is 0.8 GB and stays hot. eval makes its logits whole, as outputs.
+ *         an eighth of them is 0.8 GB and stays hot. Outputs are made whole by a program of their
+ * own.
  *
  * The head is the largest product whose result only elementwise work, reductions of its rows and
  * backward products read, and which some row reduction does read. Masks and the like that are as
@@ -114,7 +115,7 @@ static bool follow(Chunked *c) {
         reduces |= c->in[i] && op_kind(n->op) == KIND_reduce;
         product |= c->in[i] && op_kind(n->op) == KIND_matmul && n != c->head;
     }
-    return reduces && product;
+    return reduces && (product || c->forward);
 }
 
 /* Operands as large as the logits come along. */
@@ -162,7 +163,8 @@ static bool all_ready(const Chunked *c) {
 
 static bool try_head(Chunked *c, const Node *head) {
     const TypeInfo *t = val_info(c->g, head->out);
-    *c = (Chunked){.g = c->g, .scratch = c->scratch, .head = head, .count = c->count};
+    *c = (Chunked){
+        .g = c->g, .scratch = c->scratch, .head = head, .count = c->count, .forward = c->forward};
     if (head->op != OP_matmul || head->phase != PHASE_F || t->ndim != 2 || t->dim[1] < 2 ||
         node_int(head, ATTR_ta, 0) != 0)
         return false;
@@ -210,12 +212,21 @@ static bool refuse_all(const Module *m) {
     return false;
 }
 
+/* Evaluation only asks what each row lost; where its rows do not fit, its logits stay whole. */
+static void chunk_eval(const PassContext *ctx, const Graph *g) {
+    Chunked c = {.g = g, .scratch = ctx->scratch, .forward = true};
+    c.count = ctx->mod->train.chunk_loss;
+    if (g == NULL || !find_head(&c) || c.rows % c.count != 0) return;
+    module_set_graph(ctx->mod, g->name, dce_graph(chunk_write(&c), ctx->scratch));
+}
+
 /* In a pipeline the head is in one chunk of one rank. */
 bool pass_chunk_loss(PassContext *ctx) {
     Module *m = ctx->mod;
     bool found = false, any = false;
     for (int i = 0; i < m->nchunk && m->train.chunk_loss >= 2; i++) {
         const Graph *g = module_chunk_graph(m, "train", i);
+        chunk_eval(ctx, module_chunk_graph(m, "eval", i));
         if (g == NULL) continue;
         Chunked c = {.g = g, .scratch = ctx->scratch, .count = m->train.chunk_loss};
         any = true;

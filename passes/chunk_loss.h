@@ -12,6 +12,7 @@ typedef struct Chunked {
     Arena *scratch;
     const Node *head;
     int64_t rows, width, count;
+    bool forward; /* eval: nothing follows from the loss */
     bool *in;     /* by node: its values depend on the head's and are made in chunks */
     bool *pulled; /* by node: as large as the head's result, made in chunks too: masks and such */
     bool *after;  /* by node: not in chunks, but depends on something that is */

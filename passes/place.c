@@ -149,6 +149,9 @@ static int64_t scalar_bytes(const Module *m) {
 
 enum { LARGEST_SHOWN = 10 };
 
+/* What a training run does not have room for. */
+static bool is_apart(const Graph *g) { return strcmp(g->name, "outputs") == 0; }
+
 typedef struct Holder {
     int64_t bytes;
     const char *what;
@@ -200,8 +203,7 @@ static int by_bytes(const void *x, const void *y) {
 /* E024 with the largest buffers when the regions do not fit. */
 static bool within_limit(const PassContext *ctx, const Holders *h) {
     const Module *m = ctx->mod;
-    int64_t total = 0, limit = ctx->options->memory_limit_bytes;
-    for (int i = 0; i < REGION_recv; i++) total += m->region_bytes[i];
+    int64_t total = m->plan_bytes, limit = ctx->options->memory_limit_bytes;
     if (limit == 0 || total <= limit) return true;
     DiagRef ref =
         diag_error(m->diag, E024, (Span){0},
@@ -336,6 +338,7 @@ bool pass_place(PassContext *ctx) {
     int nchunk = m->chunk != NULL ? m->nchunk : 1;
     int64_t *slot_bytes = ARENA_ARRAY(ctx->scratch, int64_t, nchunk);
     m->place = ARENA_ARRAY(m->arena, PlaceChunk, nchunk);
+    int64_t apart_bytes = 0;
     size_flat_regions(m);
     if (m->chunk != NULL) size_windows(ctx);
     hold_params(m, &holders, ctx->scratch);
@@ -345,15 +348,18 @@ bool pass_place(PassContext *ctx) {
         m->graph[i] = place_copies(m->graph[i], &options, ctx->scratch);
         PlaceOptions own = graph_options(ctx, m->graph[i], options);
         Placed placed = place_graph(m->graph[i], place_fixed_address, &own, ctx->scratch);
-        m->region_bytes[REGION_scratch] =
-            larger(m->region_bytes[REGION_scratch], placed.scratch_bytes);
+        int64_t *most = is_apart(m->graph[i]) ? &apart_bytes : &m->region_bytes[REGION_scratch];
+        *most = larger(*most, placed.scratch_bytes);
         m->region_bytes[REGION_slot] = larger(m->region_bytes[REGION_slot], placed.slot_bytes);
         for (int c = 0; c < nchunk; c++)
             if (is_of_chunk(m, m->graph[i], c))
                 slot_bytes[c] = larger(slot_bytes[c], placed.slot_bytes);
-        hold_buffers(m->graph[i], &placed, &holders, ctx->scratch);
+        if (!is_apart(m->graph[i])) hold_buffers(m->graph[i], &placed, &holders, ctx->scratch);
     }
     size_slots(ctx, slot_bytes);
+    m->plan_bytes = 0;
+    for (int i = 0; i < REGION_recv; i++) m->plan_bytes += m->region_bytes[i];
+    m->region_bytes[REGION_scratch] = larger(m->region_bytes[REGION_scratch], apart_bytes);
     for (int i = 0; i < m->ngraph; i++) {
         const char *why = place_check(m->graph[i], place_fixed_address, &options, ctx->scratch);
         if (why != NULL) panic_graph(m->graph[i], (Span){0}, "place: %s", why);

@@ -109,7 +109,18 @@ InfCode inf_engine_start(InfError *e, const Plan *plan, int threads, uint64_t se
     return inf_pipeline_open(e, plan, out->pipeline);
 }
 
-void inf_engine_trains(InfEngine *m) { m->bytes[PLAN_REGION_cache] = 0; }
+void inf_train_regions(const Plan *plan, bool outputs, int64_t bytes[PLAN_REGION_count]) {
+    const PlanProgram *more = outputs ? inf_program_find(plan, "outputs") : NULL;
+    int64_t scratch = plan->program[0].scratch;
+    if (more && more->scratch > scratch) scratch = more->scratch;
+    memcpy(bytes, plan->region_bytes, PLAN_REGION_count * sizeof *bytes);
+    bytes[PLAN_REGION_cache] = 0;
+    if (plan->program[0].scratch > 0) bytes[PLAN_REGION_scratch] = scratch;
+}
+
+void inf_engine_trains(InfEngine *m, bool outputs) {
+    inf_train_regions(m->plan, outputs, m->bytes);
+}
 
 static bool begins_with(const char *name, const char *word) {
     return word && strncmp(name, word, strlen(word)) == 0;

@@ -79,10 +79,11 @@ void inf_engine_push_all(InfEngine *m, PlanRegion region);
 InfCode inf_engine_bytes(InfError *e, const int64_t region_bytes[PLAN_REGION_count],
                          uint64_t *bytes);
 
-/* Between start and take: regions that a run does not touch take no memory. Training has no caches;
- * what only goes forward has no gradients and states, and the scratch of programs whose names begin
- * with one of these words (NULL: none). */
-void inf_engine_trains(InfEngine *m);
+/* Between start and take: regions that a run does not touch take no memory. Training has no caches
+ * and, unless they are asked for, no room for outputs; what only goes forward has no gradients and
+ * states, and the scratch of programs whose names begin with one of these words (NULL: none). */
+void inf_engine_trains(InfEngine *m, bool outputs);
+void inf_train_regions(const Plan *plan, bool outputs, int64_t bytes[PLAN_REGION_count]);
 void inf_engine_goes_forward(InfEngine *m, const char *word, const char *other);
 
 /* Refuses a processor without the features that the kernels were compiled for. */

@@ -24,6 +24,7 @@ typedef struct Facts {
     const Plan *plan;
     int64_t parameters;
     int tensors;
+    int64_t region[PLAN_REGION_count]; /* of a training run */
     uint64_t arena_bytes;
     InfTraffic traffic;
     const InfSession *timed; /* NULL without --time */
@@ -37,7 +38,8 @@ static InfCode gather(InfError *e, const Plan *plan, Facts *f) {
     f->tensors = params.count;
     inf_params_close(&params);
     TRY(code);
-    TRY(inf_engine_bytes(e, plan->region_bytes, &f->arena_bytes));
+    inf_train_regions(plan, false, f->region);
+    TRY(inf_engine_bytes(e, f->region, &f->arena_bytes));
     int64_t *calls = calloc(plan->nkernel + 1, sizeof *calls);
     if (!calls) return inf_fail(e, INF_IO, "out of memory");
     inf_kernels_count(plan, calls);
@@ -57,7 +59,7 @@ static void print_memory(const Facts *f) {
     const Plan *plan = f->plan;
     printf("\nmemory, planned: %llu bytes and the data set\n", (unsigned long long)f->arena_bytes);
     for (int r = PLAN_REGION_param; r < PLAN_REGION_recv; r++)
-        printf("  %-10s %14lld\n", region_names[r], (long long)plan->region_bytes[r]);
+        printf("  %-10s %14lld\n", region_names[r], (long long)f->region[r]);
     if (f->timed)
         printf("  with synthetic data: planned %llu, measured %llu\n",
                (unsigned long long)f->timed->planned_bytes,
@@ -105,7 +107,7 @@ static void json_memory(const Facts *f, InfJson *j) {
     inf_json_key(j, "regions");
     inf_json_open(j, '{');
     for (int r = PLAN_REGION_param; r < PLAN_REGION_recv; r++)
-        inf_json_put_int(j, region_names[r], plan->region_bytes[r]);
+        inf_json_put_int(j, region_names[r], f->region[r]);
     inf_json_close(j);
     inf_json_key(j, "buffers");
     inf_json_open(j, '[');

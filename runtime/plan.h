@@ -325,12 +325,13 @@ typedef struct PlanOutput {
 
 /* One binding of the free dimensions: "train", "eval"; "prefill.N", the first N tokens of a text
  * (tokens, position 0, last), and "decode", one more (tokens, position), whose one output is the
- * logits f32 [batch, vocabulary] after the last token. */
+ * logits f32 [batch, vocabulary] after the last token; "outputs": inputs of "eval", outputs of the
+ * model, for verify. */
 typedef struct PlanProgram {
     const char *name;
     int64_t batch;        /* samples a microbatch */
     int64_t microbatches; /* train: per step and replica; else 1 */
-    int64_t scratch;      /* bytes of PLAN_REGION_scratch that it needs; train: see region_bytes */
+    int64_t scratch;      /* bytes of PLAN_REGION_scratch that it needs (train: and eval); 0: all */
     const PlanInput *input;
     uint32_t ninput;
     const PlanMetric *metric;

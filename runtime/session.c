@@ -28,7 +28,7 @@ static InfCode session_new(InfError *e, const Plan *plan, const InfOptions *o, I
     else if (o->command == CMD_generate)
         inf_engine_goes_forward(&out->engine, "prefill.", "decode");
     else
-        inf_engine_trains(&out->engine);
+        inf_engine_trains(&out->engine, o->command == CMD_verify);
     return INF_OK;
 }
 

@@ -279,14 +279,14 @@ static InfCode add_batch(InfError *e, InfEngine *m, Sums *sums) {
     return INF_OK;
 }
 
-static void submit_eval(InfEngine *m, InfLoader *l, uint64_t position) {
-    Work work = {.program = 1, .position = position, .end = l->count};
+static void submit_eval(InfEngine *m, InfLoader *l, uint32_t program, uint64_t position) {
+    Work work = {.program = program, .position = position, .end = l->count};
     InfTicket ticket = {.moment = {.step = 0}};
     submit(m, l, &work, &ticket, true);
 }
 
-InfCode inf_step_forward(InfError *e, InfEngine *m, InfLoader *l, uint64_t position) {
-    submit_eval(m, l, position);
+InfCode inf_step_forward(InfError *e, InfEngine *m, InfLoader *l, uint32_t program) {
+    submit_eval(m, l, program, 0);
     return m->table->collect(e, m->device, m->base[PLAN_REGION_scalar]);
 }
 
@@ -296,7 +296,7 @@ static InfCode walk_set(InfError *e, InfEngine *m, InfLoader *l, Sums *sums, boo
     for (uint64_t at = 0; at < l->count; at += (uint64_t)eval->batch) {
         *stopped = inf_engine_stops(m) != 0;
         if (*stopped) break;
-        submit_eval(m, l, at);
+        submit_eval(m, l, 1, at);
         if (++pending > depth) {
             TRY(add_batch(e, m, sums));
             pending--;

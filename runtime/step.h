@@ -55,9 +55,9 @@ InfCode inf_step_wait(InfError *e, InfSteps *s, InfEngine *m);
 InfCode inf_step_gradients(InfError *e, InfEngine *m, InfLoader *l, const InfStepInput *in,
                            InfStepResult *out);
 
-/* One batch of the eval program, the samples from `position` on, and waits for it: its outputs are
- * then where the plan puts them. */
-InfCode inf_step_forward(InfError *e, InfEngine *m, InfLoader *l, uint64_t position);
+/* A program with the inputs of eval on the first samples, and waits for it: its outputs are then
+ * where the plan puts them. */
+InfCode inf_step_forward(InfError *e, InfEngine *m, InfLoader *l, uint32_t program);
 
 /* Means over a whole set, one per metric of the eval program. */
 typedef struct InfEvaluation {

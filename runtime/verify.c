@@ -48,9 +48,16 @@ static Ours find_param(InfSession *s, const char *name) {
     return ours;
 }
 
+/* NULL when the model has no evaluation. */
+static const PlanProgram *outputs_of(const Plan *plan) {
+    const PlanProgram *own = inf_program_find(plan, "outputs");
+    return own ? own : inf_program_find(plan, "eval");
+}
+
 static const PlanOutput *find_output(const Plan *plan, const char *name) {
-    for (uint32_t i = 0; plan->nprogram > 1 && i < plan->program[1].noutput; i++) {
-        const PlanOutput *output = &plan->program[1].output[i];
+    const PlanProgram *p = outputs_of(plan);
+    for (uint32_t i = 0; p && i < p->noutput; i++) {
+        const PlanOutput *output = &p->output[i];
         if (strcmp(output->name, name) == 0 && output->dtype == PLAN_f32) return output;
     }
     return NULL;
@@ -142,9 +149,9 @@ static InfCode check_some(InfError *e, InfSession *s, const InfTensors *set, boo
     return INF_OK;
 }
 
-/* The eval program on the samples of the training set. */
+/* The program of outputs on the samples of the training set. */
 static InfCode check_outputs(InfError *e, InfSession *s, const InfTensors *set) {
-    const PlanProgram *train = &s->plan->program[0], *eval = &s->plan->program[1];
+    const PlanProgram *train = &s->plan->program[0], *eval = outputs_of(s->plan);
     bool any = false;
     for (int i = 0; i < set->count; i++) any = any || find_output(s->plan, set->tensors[i].name);
     if (!any) return INF_OK;
@@ -154,7 +161,7 @@ static InfCode check_outputs(InfError *e, InfSession *s, const InfTensors *set) 
                         "(%llu) have to be the same: -D eval.T=%llu",
                         (unsigned long long)inf_units(eval), (unsigned long long)inf_units(train),
                         (unsigned long long)inf_units(train));
-    TRY(inf_step_forward(e, &s->engine, &s->data, 0));
+    TRY(inf_step_forward(e, &s->engine, &s->data, (uint32_t)(eval - s->plan->program)));
     return check_some(e, s, set, true);
 }
 
