@@ -170,9 +170,14 @@ static void say(const PassContext *ctx, const Trial *written, const Trial *chose
                                     layer ? "train.recompute = layer" : "");
     DiagRef ref = diag_notice(m->diag, "%s %s chosen by the memory plan", what,
                               chunks && layer ? "are" : "is");
-    diag_note(m->diag, ref,
-              "one rank needs %" PRId64 " bytes without, %" PRId64 " with; the limit is %" PRId64,
-              written->bytes, chosen->bytes, ctx->options->memory_limit_bytes);
+    if (is_one_rank(&m->parallel))
+        diag_note(m->diag, ref,
+                  "it needs %" PRId64 " bytes without, %" PRId64 " with; the limit is %" PRId64,
+                  written->bytes, chosen->bytes, ctx->options->memory_limit_bytes);
+    else
+        diag_note(m->diag, ref,
+                  "one rank alone would need %" PRId64 " bytes; the limit of each is %" PRId64,
+                  written->bytes, ctx->options->memory_limit_bytes);
     if (chunks) set_build(m, "train.chunk_loss", number);
     if (layer) set_build(m, "train.recompute", "layer");
 }
