@@ -67,7 +67,7 @@ static int argument_of(const Graph *body, Val v) {
 }
 
 static AttentionTurn make_turn(const Graph *body, const Node *rope) {
-    if (rope == NULL) return (AttentionTurn){PAIRS_none};
+    if (rope == NULL) return (AttentionTurn){.pairs = PAIRS_none};
     return (AttentionTurn){.pairs = node_int(rope, ATTR_adjacent, 0) == 1 ? PAIRS_neighbours
                                                                           : PAIRS_halves,
                            .back = node_int(rope, ATTR_back, 0) == 1,
