@@ -209,6 +209,10 @@ static void plan_stages(Program *p) {
                          .share = s->share};
         vec_push(p->arena, &p->stages, row);
     }
+    for (int i = 0; i < p->table->nunit; i++) {
+        PlanUnit row = {.name = p->table->unit[i].name, .layers = p->table->unit[i].layers};
+        vec_push(p->arena, &p->units, row);
+    }
 }
 
 static const PlanRank *plan_one_task(Program *p, uint32_t chunk) {
@@ -591,6 +595,7 @@ static void plan_point_to_tables(Program *p) {
         plan->message = p->messages.data, plan->nmessage = p->messages.n;
         plan->share = p->shares.data, plan->nshare = p->shares.n;
         plan->stage = p->stages.data, plan->nstage = p->stages.n;
+        plan->unit = p->units.data, plan->nunit = p->units.n;
         plan->setting = p->settings.data, plan->nsetting = p->settings.n;
         plan->matmul = p->matmuls.data, plan->nmatmul = p->matmuls.n;
         plan->image = p->images.data, plan->nimage = p->images.n;
@@ -616,8 +621,6 @@ static Plan plan_head(const Program *p) {
                  .schedule_estimate = p->table->estimate,
                  .makespan = p->table->makespan,
                  .bubble = p->table->bubble,
-                 .unit = p->table->unit,
-                 .nunit = (uint32_t)p->table->nunit,
                  .flat_bytes = m->flat_elems * 4,
                  .nstate = m->nstate,
                  .checkpoint_prefix = m->checkpoint_prefix,

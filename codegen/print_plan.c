@@ -225,11 +225,12 @@ static void print_stages(const Program *p, FILE *out) {
         fputs("},\n", out);
     }
     fputs("};\n\n", out);
-    if (p->table->nunit == 0) return;
-    fputs("static const char *const units[] = {", out);
-    for (int i = 0; i < p->table->nunit; i++) {
-        fputs(i > 0 ? ", " : "", out);
-        print_string(out, p->table->unit[i]);
+    if (p->units.n == 0) return;
+    fputs("static const PlanUnit units[] = {\n", out);
+    for (uint32_t i = 0; i < p->units.n; i++) {
+        fputs("    {", out);
+        print_string(out, p->units.data[i].name);
+        fprintf(out, ", %d},\n", p->units.data[i].layers);
     }
     fputs("};\n\n", out);
 }

@@ -57,6 +57,7 @@ struct Program {
     VEC(PlanMessage) messages;
     VEC(PlanShare) shares;
     VEC(PlanStage) stages;
+    VEC(PlanUnit) units;
     VEC(PlanProgram) programs;
     VEC(PlanSetting) settings;
     VEC(PlanBuffer) buffers;

@@ -81,6 +81,12 @@ typedef struct ChunkInfo {
     TaskCosts task;                  /* estimates, in Table.cost_unit */
 } ChunkInfo;
 
+/* A layer, or all iterations of a repeat. */
+typedef struct UnitInfo {
+    const char *name; /* "conv1", "transformer.h.*" */
+    int layers;
+} UnitInfo;
+
 typedef struct Table {
     int ranks, chunks, microbatches;
     int vpp;    /* chunks a rank */
@@ -96,7 +102,7 @@ typedef struct Table {
     WindowSlots *windows; /* by chunk: how many slots for what it is handed and what it sends */
     int64_t parameters;   /* elements of all ranks, without padding; in how many blocks */
     int blocks;
-    const char *const *unit; /* names of what partition cuts between, in order: "conv1", "h.*" */
+    UnitInfo *unit; /* what partition cuts between, in order */
     int nunit;
     ChunkInfo *stage;        /* by chunk; NULL before partition */
     const char *layers;      /* "layers 12 = 3+3+3+3"; NULL: nothing repeats */

@@ -142,11 +142,13 @@ static void describe_chunks(Module *m, Table *t, const UnitList *units, const Un
 
 /* Their names, for those who measure costs; iterations of a repeat share one. */
 static void name_units(Module *m, Table *t, const UnitList *units) {
-    const char **name = ARENA_ARRAY(m->arena, const char *, units->n + 1);
-    for (uint32_t u = 0; u < units->n; u++)
-        if (t->nunit == 0 || strcmp(name[t->nunit - 1], units->data[u].name) != 0)
-            name[t->nunit++] = arena_strdup(m->arena, units->data[u].name);
-    t->unit = name;
+    t->unit = ARENA_ARRAY(m->arena, UnitInfo, units->n + 1);
+    for (uint32_t u = 0; u < units->n; u++) {
+        const char *name = units->data[u].name;
+        if (t->nunit == 0 || strcmp(t->unit[t->nunit - 1].name, name) != 0)
+            t->unit[t->nunit++].name = arena_strdup(m->arena, name);
+        t->unit[t->nunit - 1].layers++;
+    }
 }
 
 static void warn_empty(Module *m, const int *begin, int chunks) {

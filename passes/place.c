@@ -205,9 +205,11 @@ static bool within_limit(const PassContext *ctx, const Holders *h) {
     const Module *m = ctx->mod;
     int64_t total = m->plan_bytes, limit = ctx->options->memory_limit_bytes;
     if (limit == 0 || total <= limit) return true;
-    DiagRef ref =
-        diag_error(m->diag, E024, (Span){0},
-                   "the plan needs %" PRId64 " bytes, the limit is %" PRId64, total, limit);
+    const char *whose =
+        m->nrank > 1 ? arena_printf(ctx->scratch, " of rank %d of %d", m->rank, m->nrank) : "";
+    DiagRef ref = diag_error(m->diag, E024, (Span){0},
+                             "the plan%s needs %" PRId64 " bytes, the limit is %" PRId64, whose,
+                             total, limit);
     const Holder **row = ARENA_ARRAY(ctx->scratch, const Holder *, h->list.n);
     for (uint32_t i = 0; i < h->list.n; i++) row[i] = &h->list.data[i];
     qsort(row, h->list.n, sizeof *row, by_bytes);

@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 
+#include "runtime/costs.h"
 #include "runtime/json.h"
 #include "runtime/kernels.h"
 #include "runtime/signals.h"
@@ -87,8 +88,21 @@ static InfCode trace(InfError *e, InfSession *s) {
     if (!inf_option_given(s->options, OPT_trace)) return INF_OK;
     TRY(inf_session_trace(e, s));
     TRY(take_profiled(e, s, INF_TRACE_STEPS));
-    TRY(inf_profile_trace_end(e, &s->engine.profile));
+    TRY(inf_trace_end(e, &s->engine.profile.trace));
     inf_profile_close(&s->engine.profile);
+    return INF_OK;
+}
+
+/* --costs: a layer's launches, each between two marks. */
+static InfCode write_costs(InfError *e, InfSession *s, int64_t steps) {
+    const char *path = inf_option_text(s->options, OPT_costs, NULL);
+    InfEngine *m = &s->engine;
+    if (!path) return INF_OK;
+    TRY(inf_profile_open(e, s->plan, m->table, m->device, &m->profile));
+    TRY(inf_costs_open(e, &m->profile));
+    TRY(take_profiled(e, s, steps));
+    TRY(inf_costs_write(e, s, steps, path));
+    inf_profile_close(&m->profile);
     return INF_OK;
 }
 
@@ -139,6 +153,7 @@ static InfCode run(InfError *e, InfSession *s) {
     double ms = 0;
     TRY(inf_bench_steps(e, s, steps, &ms));
     TRY(trace(e, s));
+    TRY(write_costs(e, s, steps));
     if (kernels) TRY(inf_bench_kernels(e, s, steps));
     return inf_option_given(s->options, OPT_json) ? print_json(e, s, ms, steps, kernels)
                                                   : print_text(e, s, ms, steps, kernels);
@@ -146,6 +161,11 @@ static InfCode run(InfError *e, InfSession *s) {
 
 InfCode inf_bench(InfError *e, const Plan *plan, const InfOptions *o) {
     InfSession s;
+    if (plan->ranks > 1 && inf_option_given(o, OPT_costs))
+        return inf_fail(e, INF_USAGE,
+                        "costs are measured on one rank: infinic %s -D parallel.pp=1 -D "
+                        "parallel.vpp=1",
+                        plan->file);
     inf_signals_install();
     TRY(inf_session_open_synthetic(e, plan, o, &s));
     InfCode code = run(e, &s);

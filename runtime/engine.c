@@ -264,13 +264,10 @@ static void launch(InfEngine *m, const PlanStep *step) {
     }
     InfLaunch one = {step->kernel, step->narg, m->arg, &m->env};
     if (!goes(m, step)) return;
-    if (!m->profile.on) {
-        m->table->launch(m->device, &one);
-        return;
-    }
-    inf_profile_begin(&m->profile, step->kernel, step->scope, &m->env);
+    uint32_t span =
+        inf_profile_begin(&m->profile, INF_SPAN_launch, step->kernel, step->scope, &m->env);
     m->table->launch(m->device, &one);
-    inf_profile_end(&m->profile);
+    inf_profile_end(&m->profile, span);
 }
 
 static void walk(InfEngine *m, uint32_t begin, uint32_t end, int depth) {

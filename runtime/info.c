@@ -1,5 +1,6 @@
 /* info.c - what an executable knows of itself: layout, plan, memory, kernels. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "runtime/bench.h"
 #include "runtime/json.h"
@@ -31,6 +32,18 @@ typedef struct Facts {
     double ms;
 } Facts;
 
+/* A step of all ranks. */
+static InfCode add_traffic(InfError *e, const Plan *plan, InfTraffic *sum) {
+    int64_t *calls = calloc(plan->nkernel + 1, sizeof *calls);
+    if (!calls) return inf_fail(e, INF_IO, "out of memory");
+    inf_kernels_count(plan, calls);
+    InfTraffic own = inf_kernels_total(plan, calls);
+    free(calls);
+    sum->bytes += own.bytes;
+    sum->flops += own.flops;
+    return INF_OK;
+}
+
 static InfCode gather(InfError *e, const Plan *plan, Facts *f) {
     InfParams params;
     InfCode code = inf_params_open(e, plan, &params);
@@ -38,14 +51,58 @@ static InfCode gather(InfError *e, const Plan *plan, Facts *f) {
     f->tensors = params.count;
     inf_params_close(&params);
     TRY(code);
+    for (int r = 0; r < plan->ranks; r++) TRY(add_traffic(e, plan - plan->rank + r, &f->traffic));
     inf_train_regions(plan, false, f->region);
-    TRY(inf_engine_bytes(e, f->region, &f->arena_bytes));
-    int64_t *calls = calloc(plan->nkernel + 1, sizeof *calls);
-    if (!calls) return inf_fail(e, INF_IO, "out of memory");
-    inf_kernels_count(plan, calls);
-    f->traffic = inf_kernels_total(plan, calls);
-    free(calls);
-    return INF_OK;
+    return inf_engine_bytes(e, f->region, &f->arena_bytes);
+}
+
+/* What training takes on one rank. */
+typedef struct RankMemory {
+    int64_t region[PLAN_REGION_count], total;
+} RankMemory;
+
+static RankMemory rank_memory(const Plan *plan, int rank) {
+    RankMemory m = {.total = 0};
+    inf_train_regions(plan - plan->rank + rank, false, m.region);
+    for (int k = PLAN_REGION_param; k < PLAN_REGION_recv; k++) m.total += m.region[k];
+    return m;
+}
+
+static bool any_has(const Plan *plan, int region) {
+    for (int r = 0; r < plan->ranks; r++)
+        if (rank_memory(plan, r).region[region] > 0) return true;
+    return false;
+}
+
+static void print_chunks(const Plan *plan, int rank) {
+    for (uint32_t c = 0; c < plan->nstage; c++) {
+        const PlanStage *s = &plan->stage[c];
+        if (s->rank != rank) continue;
+        printf("  rank %-3d chunk %-3u %5.1f%%  ", rank, c, 100 * s->share);
+        if (!s->first)
+            puts("no layer");
+        else if (strcmp(s->first, s->last) == 0)
+            puts(s->first);
+        else
+            printf("%s .. %s\n", s->first, s->last);
+    }
+}
+
+/* What each rank of a pipeline holds, and how much memory that takes. */
+static void print_ranks(const Plan *plan) {
+    if (plan->ranks < 2) return;
+    printf("\nranks, share of the cost\n");
+    for (int r = 0; r < plan->ranks; r++) print_chunks(plan, r);
+    printf("\nmemory by rank, planned bytes without the data set\n  rank           peak");
+    for (int k = PLAN_REGION_param; k < PLAN_REGION_recv; k++)
+        if (any_has(plan, k)) printf(" %14s", region_names[k]);
+    for (int r = 0; r < plan->ranks; r++) {
+        RankMemory m = rank_memory(plan, r);
+        printf("\n  %4d %14lld", r, (long long)m.total);
+        for (int k = PLAN_REGION_param; k < PLAN_REGION_recv; k++)
+            if (any_has(plan, k)) printf(" %14lld", (long long)m.region[k]);
+    }
+    printf("\n");
 }
 
 static void print_settings(const Plan *plan) {
@@ -57,7 +114,8 @@ static void print_settings(const Plan *plan) {
 
 static void print_memory(const Facts *f) {
     const Plan *plan = f->plan;
-    printf("\nmemory, planned: %llu bytes and the data set\n", (unsigned long long)f->arena_bytes);
+    printf("\nmemory%s, planned: %llu bytes and the data set\n",
+           plan->ranks > 1 ? " of rank 0" : "", (unsigned long long)f->arena_bytes);
     for (int r = PLAN_REGION_param; r < PLAN_REGION_recv; r++)
         printf("  %-10s %14lld\n", region_names[r], (long long)f->region[r]);
     if (f->timed)
@@ -91,6 +149,7 @@ static InfCode print_text(InfError *e, const Facts *f) {
     print_settings(plan);
     if (plan->schedule_summary) printf("schedule: %s\n", plan->schedule_summary);
     if (plan->schedule_estimate) printf("  with %s\n", plan->schedule_estimate);
+    print_ranks(plan);
     print_memory(f);
     printf("\na step: %lld FLOPs, at least %lld bytes", (long long)f->traffic.flops,
            (long long)f->traffic.bytes);
@@ -99,6 +158,38 @@ static InfCode print_text(InfError *e, const Facts *f) {
                f->timed->engine.table->describe(f->timed->engine.device));
     printf("\n");
     return inf_kernels_print(e, plan, f->timed ? &f->timed->engine : NULL, TIMED_STEPS, stdout);
+}
+
+static void json_ranks(const Plan *plan, InfJson *j) {
+    if (plan->ranks < 2) return;
+    inf_json_key(j, "ranks");
+    inf_json_open(j, '[');
+    for (int r = 0; r < plan->ranks; r++) {
+        RankMemory m = rank_memory(plan, r);
+        inf_json_open(j, '{');
+        inf_json_put_int(j, "rank", r);
+        inf_json_put_int(j, "planned_bytes", m.total);
+        inf_json_key(j, "regions");
+        inf_json_open(j, '{');
+        for (int k = PLAN_REGION_param; k < PLAN_REGION_recv; k++)
+            inf_json_put_int(j, region_names[k], m.region[k]);
+        inf_json_close(j);
+        inf_json_key(j, "chunks");
+        inf_json_open(j, '[');
+        for (uint32_t c = 0; c < plan->nstage; c++) {
+            const PlanStage *s = &plan->stage[c];
+            if (s->rank != r) continue;
+            inf_json_open(j, '{');
+            inf_json_put_int(j, "chunk", c);
+            inf_json_put_text(j, "first", s->first);
+            inf_json_put_text(j, "last", s->last);
+            inf_json_put_double(j, "share", s->share);
+            inf_json_close(j);
+        }
+        inf_json_close(j);
+        inf_json_close(j);
+    }
+    inf_json_close(j);
 }
 
 static void json_memory(const Facts *f, InfJson *j) {
@@ -153,6 +244,8 @@ static InfCode print_json(InfError *e, const Facts *f) {
     for (uint32_t i = 0; i < plan->nsetting; i++)
         inf_json_put_text(&j, plan->setting[i].key, plan->setting[i].value);
     inf_json_close(&j);
+    if (plan->schedule_estimate) inf_json_put_text(&j, "estimate", plan->schedule_estimate);
+    json_ranks(plan, &j);
     json_memory(f, &j);
     inf_json_put_int(&j, "flops_per_step", f->traffic.flops);
     inf_json_put_int(&j, "bytes_per_step", f->traffic.bytes);

@@ -38,9 +38,13 @@ void inf_kernels_count(const Plan *plan, int64_t *calls) {
     const PlanRank *rank = &plan->program[0].rank[plan->rank];
     memset(calls, 0, plan->nkernel * sizeof *calls);
     for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++) {
+        if (plan->task[i].kind > PTASK_update) continue;
         const PlanChunk *chunk = &plan->chunk[plan->task[i].program];
         count_steps(plan, chunk->begin, chunk->end, 1, calls);
     }
+    if (plan->ranks < 2 || plan->finish.norm < 0) return;
+    const PlanChunk *norm = &plan->chunk[plan->finish.norm];
+    count_steps(plan, norm->begin, norm->end, 1, calls);
 }
 
 InfTraffic inf_kernels_total(const Plan *plan, const int64_t *calls) {

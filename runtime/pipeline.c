@@ -26,6 +26,37 @@ void inf_pipeline_close(InfPipeline *p) {
     *p = (InfPipeline){0};
 }
 
+/* ---- time --- */
+
+/* Caches, pages and connections are new to these steps; they count when there are no others. */
+enum { WARM_UP_STEPS = 3 };
+
+static void waited_since(InfPipeline *p, double ms) {
+    if (p->idle.on) p->idle.waited_ms += inf_clock_ms() - ms;
+}
+
+static void step_ends(InfPipeline *p) {
+    InfIdle *t = &p->idle;
+    if (!t->on) return;
+    t->on = false;
+    t->steps_ms += inf_clock_ms() - t->begun_ms;
+    t->steps++;
+}
+
+InfCode inf_pipeline_idle(InfError *e, InfPipeline *p, double *share, int64_t *steps) {
+    const double mine[2] = {p->idle.steps_ms, p->idle.waited_ms};
+    double sum[2] = {0, 0};
+    int count = p->plan->ranks;
+    double *all = calloc((size_t)count, sizeof mine);
+    if (!all) return inf_fail(e, INF_IO, "out of memory");
+    InfCode code = p->transport->gather(e, mine, sizeof mine, all);
+    for (int i = 0; i < 2 * count; i++) sum[i % 2] += all[i];
+    free(all);
+    *share = sum[0] > 0 ? sum[1] / sum[0] : 0;
+    *steps = p->idle.steps;
+    return code;
+}
+
 void inf_pipeline_poll(InfPipeline *p) {
     if (p->npending > 0) p->transport->poll();
 }
@@ -75,12 +106,24 @@ static void finish_sends(InfPipeline *p, const int64_t *window) {
     p->npending = works(p) ? kept : 0;
 }
 
+void inf_pipeline_begin(InfPipeline *p, bool together) {
+    InfIdle *t = &p->idle;
+    float nothing = 0;
+    if (together && works(p)) note(p, p->transport->sum(&p->error, &nothing, 1));
+    if (t->begun == 1 || t->begun == WARM_UP_STEPS) *t = (InfIdle){.begun = t->begun};
+    t->begun++;
+    t->on = true;
+    t->begun_ms = inf_clock_ms();
+}
+
 void inf_pipeline_before(InfPipeline *p, const PlanTask *task) {
     bool forward = task->kind == PTASK_forward;
+    double begin = inf_clock_ms();
     if (works(p) && task->message >= 0)
         note(p, p->transport->wait(&p->error, &p->received[task->message]));
     if (task->kind != PTASK_weight)
         finish_sends(p, &task->window[forward ? PLAN_WINDOW_send : PLAN_WINDOW_send_grad]);
+    waited_since(p, begin);
 }
 
 static void share_gradients(InfPipeline *p, InfEngine *m) {
@@ -109,11 +152,13 @@ static void share_gradients(InfPipeline *p, InfEngine *m) {
 
 void inf_pipeline_settle(InfPipeline *p, InfEngine *m, bool gradients) {
     const PlanFinish *f = &p->plan->finish;
+    double begin = inf_clock_ms();
     finish_sends(p, NULL);
     if (works(p))
         note(p, p->transport->broadcast(&p->error, f->loss_rank, at(m, PLAN_REGION_scalar, f->loss),
                                         (uint64_t)f->loss_bytes));
     if (gradients) share_gradients(p, m);
+    waited_since(p, begin);
 }
 
 /* The signal that this rank has got; of another rank's nobody knows which. */
@@ -125,7 +170,10 @@ void inf_pipeline_norm(InfPipeline *p, InfEngine *m) {
     memset(squares, 0, (size_t)f->nsquares * sizeof *squares);
     inf_engine_run(m, (uint32_t)f->norm);
     squares[f->nsquares] = inf_signals_pending() ? 1.0f : 0.0f;
+    double begin = inf_clock_ms();
     if (works(p)) note(p, p->transport->sum(&p->error, squares, (uint64_t)f->nsquares + 1));
+    waited_since(p, begin);
+    step_ends(p);
     if (squares[f->nsquares] > 0) p->stop = stop_signal();
 }
 

@@ -13,6 +13,14 @@
 #include "runtime/group.h"
 #include "runtime/transport.h"
 
+/* How long this rank's training steps took up to their update, and how long of that it waited for
+ * others, over the steps after the first few. */
+typedef struct InfIdle {
+    bool on; /* between a step's begin and its update */
+    double begun_ms, steps_ms, waited_ms;
+    int64_t begun, steps;
+} InfIdle;
+
 struct InfPipeline {
     const Plan *plan;
     InfGroup *group; /* who is told where this rank is; NULL: nobody */
@@ -22,6 +30,7 @@ struct InfPipeline {
     InfRequest *received, *sent; /* by message */
     uint32_t *pending;           /* messages sent and not waited for */
     uint32_t npending;
+    InfIdle idle;
     InfError error;
     InfCode code;
 };
@@ -34,6 +43,13 @@ void inf_pipeline_at(InfPipeline *p, int64_t step, int32_t task);
 
 /* Messages on their way make progress. */
 void inf_pipeline_poll(InfPipeline *p);
+
+/* A training step begins; with `together` when every rank is here. */
+void inf_pipeline_begin(InfPipeline *p, bool together);
+
+/* The share of their time that all ranks waited, 0 to 1, and over how many steps; an exchange of
+ * its own. */
+InfCode inf_pipeline_idle(InfError *e, InfPipeline *p, double *share, int64_t *steps);
 
 /* A task of the table that sends or receives. */
 void inf_pipeline_message(InfPipeline *p, InfEngine *m, const PlanTask *task);

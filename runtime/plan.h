@@ -216,6 +216,12 @@ typedef struct PlanStage {
     double cost, share;       /* of one forward, in units of arithmetic; of the model's */
 } PlanStage;
 
+/* A layer, or all iterations of a repeat. */
+typedef struct PlanUnit {
+    const char *name; /* "conv1", "transformer.h.*" */
+    int32_t layers;
+} PlanUnit;
+
 /* What one rank sends and another receives: activations, or a gradient on its way back. */
 typedef struct PlanMessage {
     uint8_t gradient;
@@ -433,7 +439,7 @@ typedef struct Plan {
     const struct InfTransport *transport; /* NULL: one rank */
     const PlanStage *stage;               /* by chunk */
     uint32_t nstage;
-    const char *const *unit; /* what a pipeline is cut between, in order: "conv1", "h.*" */
+    const PlanUnit *unit; /* what a pipeline is cut between, in order */
     uint32_t nunit;
     const PlanProgram *program; /* [0] train, then eval where there is one, then generate's */
     uint32_t nprogram;

@@ -139,6 +139,19 @@ static void cell_text(const Plan *plan, const PlanTask *task, char *out, size_t 
         snprintf(out, bytes, "%c%d", letters[task->kind], task->microbatch);
 }
 
+const char *inf_task_kind_name(const PlanTask *task) { return kind_names[task->kind]; }
+
+const char *inf_task_name(const Plan *plan, const PlanTask *task, char out[INF_TASK_NAME_BYTES]) {
+    PlanTask of = *task; /* of a message: the task whose letter it bears */
+    size_t n = 0;
+    if (is_message(task)) {
+        of.kind = plan->message[task->message].gradient ? PTASK_backward : PTASK_forward;
+        n = (size_t)snprintf(out, INF_TASK_NAME_BYTES, "%s", kind_names[task->kind]);
+    }
+    cell_text(plan, &of, out + n, INF_TASK_NAME_BYTES - n);
+    return out;
+}
+
 static const PlanMessage *message_of(const Timeline *t, const PlanTask *task) {
     return &t->plan->message[task->message];
 }

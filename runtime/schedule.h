@@ -11,6 +11,12 @@
 #include "runtime/plan.h"
 #include "runtime/status.h"
 
+/* "F3" on one chunk a rank, "F3_1" on several; "sendF3", "recvB3_1"; "U" for the update. */
+enum { INF_TASK_NAME_BYTES = 40 };
+const char *inf_task_name(const Plan *plan, const PlanTask *task, char out[INF_TASK_NAME_BYTES]);
+/* "forward", "send", .. */
+const char *inf_task_kind_name(const PlanTask *task);
+
 /* format: "table", "csv", "json", "svg" or "trace". */
 InfCode inf_schedule_print(InfError *e, const Plan *plan, const char *format, FILE *out);
 

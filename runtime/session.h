@@ -48,7 +48,7 @@ void inf_session_close(InfSession *s);
  * of its own, that memory. */
 uint64_t inf_session_measured(const InfSession *s);
 
-/* --trace FILE: starts writing when each kernel ran; inf_profile_trace_end completes the file. */
+/* --trace FILE: starts writing when each task and kernel ran; inf_trace_end completes the file. */
 InfCode inf_session_trace(InfError *e, InfSession *s);
 enum { INF_TRACE_STEPS = 20 };
 

@@ -44,12 +44,12 @@ static void stage(InfEngine *m, const InfLoader *l, const Work *work, const Plan
     for (uint32_t i = 0; i < program->ninput; i++)
         any = any || program->input[i].local == task->local;
     if (!any) return;
-    if (m->profile.on) inf_profile_begin(&m->profile, m->plan->nkernel, NULL, &m->env);
+    uint32_t span = inf_profile_begin(&m->profile, INF_SPAN_stage, 0, NULL, &m->env);
     if (m->table->shared)
         inf_loader_stage(l, m, program, task->local, work->position + first, work->end);
     else
         inf_feed_stage(l, m, program, first);
-    if (m->profile.on) inf_profile_end(&m->profile);
+    inf_profile_end(&m->profile, span);
 }
 
 /* An update that a non-finite loss would spoil: the update's own flag says so too, but a host that
@@ -79,6 +79,25 @@ static bool leaves_out(const Work *work, const PlanTask *task) {
     return task->kind == PTASK_update && !work->update;
 }
 
+/* What a task waits for before it computes: its message, or everyone's squares. */
+static void await_others(InfEngine *m, const PlanTask *task, uint32_t i) {
+    bool update = task->kind == PTASK_update;
+    if (!m->pipeline) return;
+    InfSpanKind kind = update ? INF_SPAN_exchange : INF_SPAN_wait;
+    uint32_t span = inf_profile_begin_task(&m->profile, kind, i);
+    if (update)
+        inf_pipeline_norm(m->pipeline, m);
+    else
+        inf_pipeline_before(m->pipeline, task);
+    inf_profile_end(&m->profile, span);
+}
+
+static void settle(InfEngine *m, uint32_t i) {
+    uint32_t span = inf_profile_begin_task(&m->profile, INF_SPAN_exchange, i);
+    inf_pipeline_settle(m->pipeline, m, true);
+    inf_profile_end(&m->profile, span);
+}
+
 /* Task `i` of the plan; before a forward, its samples. */
 static void enqueue_task(InfEngine *m, const InfLoader *l, const Work *work, uint32_t i) {
     const PlanTask *task = &m->plan->task[i];
@@ -87,15 +106,18 @@ static void enqueue_task(InfEngine *m, const InfLoader *l, const Work *work, uin
                         (int32_t)(i - tasks_of(m, &m->plan->program[0])->task));
     if (task->kind == PTASK_update && spoiled(m)) return;
     if (m->pipeline && task->kind > PTASK_update) {
+        uint32_t span = inf_profile_begin_task(&m->profile, INF_SPAN_task, i);
         inf_pipeline_message(m->pipeline, m, task);
+        inf_profile_end(&m->profile, span);
         return;
     }
     m->env.microbatch = task->microbatch > 0 ? task->microbatch : 0;
-    if (m->pipeline && task->kind == PTASK_update) inf_pipeline_norm(m->pipeline, m);
-    if (m->pipeline && task->kind < PTASK_update) inf_pipeline_before(m->pipeline, task);
+    await_others(m, task, i);
+    uint32_t span = inf_profile_begin_task(&m->profile, INF_SPAN_task, i);
     if (task->kind < PTASK_update) inf_engine_window(m, task);
     if (task->kind == PTASK_forward && !work->bare) stage(m, l, work, task);
     inf_engine_run(m, task->program);
+    inf_profile_end(&m->profile, span);
 }
 
 static void enqueue(InfEngine *m, const InfLoader *l, const Work *work) {
@@ -105,7 +127,7 @@ static void enqueue(InfEngine *m, const InfLoader *l, const Work *work) {
     enter(m, work);
     for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++) {
         bool last = m->pipeline && m->plan->task[i].kind == PTASK_update;
-        if (last) inf_pipeline_settle(m->pipeline, m, true);
+        if (last) settle(m, i);
         if (!leaves_out(work, &m->plan->task[i])) enqueue_task(m, l, work, i);
     }
     if (m->pipeline && !training) inf_pipeline_settle(m->pipeline, m, false);
@@ -202,6 +224,7 @@ static void submit_step(const InfSteps *s, InfEngine *m, InfLoader *l, const Inf
     for (int k = 0; k < INF_DEVICE_DEPTH; k++)
         fill_scalars(m->plan, &in->host, in->host.updates + k, ticket.scalar[k]);
     m->env.step = in->step;
+    if (m->pipeline) inf_pipeline_begin(m->pipeline, m->profile.on);
     if (m->profile.on) inf_profile_step_begin(&m->profile);
     submit(m, l, &work, &ticket, whole);
 }

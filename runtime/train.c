@@ -248,7 +248,7 @@ static InfCode finish_step(InfError *e, Trainer *t) {
     note_step(t, &r);
     if (t->s.engine.profile.on && t->state.step - t->progress.first == INF_TRACE_STEPS) {
         inf_profile_stop(&t->s.engine.profile);
-        TRY(inf_profile_trace_end(e, &t->s.engine.profile));
+        TRY(inf_trace_end(e, &t->s.engine.profile.trace));
     }
     return INF_OK;
 }
@@ -326,7 +326,34 @@ static InfCode save_final(InfError *e, Trainer *t) {
     return code;
 }
 
-static void summarise(Trainer *t) {
+static void put_end(Trainer *t, double seconds, uint64_t measured) {
+    InfJson *j = &t->metrics.json;
+    inf_json_put_int(j, "step", t->state.step);
+    inf_json_put_float(j, "loss", t->last_loss);
+    inf_json_put_float(j, "seconds", (float)seconds);
+    inf_json_put_int(j, "skipped", t->skipped);
+    inf_json_put_int(j, "planned_bytes", (int64_t)t->s.planned_bytes);
+    inf_json_put_int(j, "measured_bytes", (int64_t)measured);
+}
+
+/* Of several ranks: what part of the steps' time all of them waited, beside the table's. */
+static InfCode report_bubble(InfError *e, Trainer *t, InfJson *j) {
+    InfPipeline *p = t->s.engine.pipeline;
+    double share = 0;
+    int64_t steps = 0;
+    if (!p) return INF_OK;
+    TRY(inf_pipeline_idle(e, p, &share, &steps));
+    if (steps == 0) return INF_OK;
+    fprintf(t->results, "bubble: %.1f %% measured over %lld steps, %.1f %% predicted\n",
+            100 * share, (long long)steps, 100 * t->s.plan->bubble);
+    if (!j) return INF_OK;
+    inf_json_put_double(j, "bubble", share);
+    inf_json_put_double(j, "bubble_predicted", t->s.plan->bubble);
+    inf_json_put_int(j, "bubble_steps", steps);
+    return INF_OK;
+}
+
+static InfCode summarise(InfError *e, Trainer *t) {
     double seconds = (inf_clock_ms() - t->started_ms) / 1e3;
     uint64_t measured = inf_session_measured(&t->s);
     char loss[32];
@@ -338,17 +365,13 @@ static void summarise(Trainer *t) {
             (double)measured / 1e6);
     if (t->skipped) fprintf(t->results, "; %lld steps skipped", (long long)t->skipped);
     fputc('\n', t->results);
+    bool wanted = inf_metrics_begin(&t->metrics, "end");
+    if (wanted) put_end(t, seconds, measured);
+    TRY(report_bubble(e, t, wanted ? &t->metrics.json : NULL));
     fflush(t->results);
-    if (!inf_metrics_begin(&t->metrics, "end")) return;
-    inf_json_put_int(&t->metrics.json, "step", t->state.step);
-    inf_json_put_float(&t->metrics.json, "loss", t->last_loss);
-    inf_json_put_float(&t->metrics.json, "seconds", (float)seconds);
-    inf_json_put_int(&t->metrics.json, "skipped", t->skipped);
-    inf_json_put_int(&t->metrics.json, "planned_bytes", (int64_t)t->s.planned_bytes);
-    inf_json_put_int(&t->metrics.json, "measured_bytes", (int64_t)measured);
-    inf_metrics_end(&t->metrics);
+    if (wanted) inf_metrics_end(&t->metrics);
+    return INF_OK;
 }
-
 static InfCode loop(InfError *e, Trainer *t) {
     if (t->state.step % t->per_epoch != 0)
         inf_loader_begin(&t->s.data, (uint64_t)(t->state.step / t->per_epoch));
@@ -356,10 +379,9 @@ static InfCode loop(InfError *e, Trainer *t) {
     if (asked_to_stop(t)) return stop_by_signal(e, t, asked_to_stop(t));
     TRY(evaluate(e, t));
     if (asked_to_stop(t)) return stop_by_signal(e, t, asked_to_stop(t));
-    TRY(inf_profile_trace_end(e, &t->s.engine.profile));
+    TRY(inf_trace_end(e, &t->s.engine.profile.trace));
     TRY(save_final(e, t));
-    summarise(t);
-    return INF_OK;
+    return summarise(e, t);
 }
 
 /* Another data order, or another model, is not a continuation. */
