@@ -123,22 +123,22 @@ static bool is_domain(const Check *c, const FuseShape *s) {
     return fuse_shape_equal(s, &c->form->domain);
 }
 
-/* A chain from the kept shape into the domain that puts every kept axis back where it was. */
+/* A chain from the kept shape into the domain that gives each row one element, in order: what is
+ * broadcast leads in its own result, whose axes need not be split as the domain's are. */
 static bool is_row_broadcast(const Check *c, const FuseChain *chain, const FuseShape *to) {
-    const FuseForm *form = c->form;
-    if (form->kind != FORM_rows || !is_domain(c, to)) return false;
+    if (c->form->kind != FORM_rows || !is_domain(c, to)) return false;
     const Node *top = chain->inlined[0];
     if (top->op != OP_broadcast) return false;
     for (int i = 1; i < chain->n; i++)
         if (chain->inlined[i]->op != OP_reshape) return false;
-    FuseShape from = fuse_shape(c->f, top->in[0]);
+    FuseShape from = fuse_shape(c->f, top->in[0]), into = fuse_shape(c->f, top->out);
     const Attr *axes = node_attr(top, ATTR_axes);
-    int kept = 0;
+    int lead = 0;
     for (int i = 0; i < from.ndim; i++) {
         if (from.dim[i] == 1) continue;
-        while (kept < form->kept.ndim && form->kept.dim[kept] == 1) kept++;
-        if (kept == form->kept.ndim || axes->v[i] != kept) return false; /* kept axes lead */
-        kept++;
+        while (into.dim[lead] == 1) lead++;
+        if (axes->v[i] != lead) return false;
+        lead++;
     }
     return true;
 }
