@@ -422,6 +422,7 @@ static void join_ropes(Fuse *f) {
 /* What is known of the nodes before any of them are joined. */
 static Fuse fuse_start(const Graph *g, PassContext *ctx) {
     Arena *a = ctx->scratch;
+    g = fuse_target_apart(g, a);
     Fuse f = {.g = g, .scratch = a};
     f.class = ARENA_ARRAY(a, FuseClass, g->nnode);
     f.phase = ARENA_ARRAY(a, Phase, g->nnode);
@@ -463,7 +464,7 @@ static Graph *fuse_graph(const Graph *g, PassContext *ctx, bool top) {
     join_ropes(&f);
     for (int i = 0; i < g->nnode; i++) {
         if (f.class[i] == FUSE_inline || f.class[i] == FUSE_repeat) continue;
-        if (!fusing && !fuse_attention_rounds(&f, i)) continue;
+        if (!fusing && !fuse_attention_rounds(g, g->node[i])) continue;
         join_producers(&f, i);
         if (f.class[i] == FUSE_reduce)
             join_siblings(&f, i);

@@ -3,7 +3,7 @@
  *   fuse.c        classes of nodes, grouping, the pass
  *   fuse_chain.c  operands seen through inline nodes; shapes
  *   fuse_form.c   which sets of nodes are one kernel, and in which form
- *   fuse_target.c what a target's library can do after a product
+ *   fuse_target.c what a target's library can do after a product; who reads bf16 itself
  *   fuse_attention.c  movement that attention takes in
  *   fuse_rope.c   rotary positions that attention takes in
  *   fuse_early.c  backward nodes that can run with the forward
@@ -122,6 +122,10 @@ bool fuse_form_shape(const Fuse *f, const FuseForm *form, int i, FuseShape *shap
 /* Whether an anchor reads operand i in bf16 itself where that is a widened value. */
 bool fuse_target_widens(const Graph *g, const Node *n, int i);
 
+/* The graph, where readers of bf16 itself have its widening to themselves: nobody else can make
+ * them read f32 by storing it. */
+const Graph *fuse_target_apart(const Graph *g, Arena *scratch);
+
 /* Whether the target can make a kernel of these nodes, which are of this form (fuse_target.c). */
 bool fuse_target_allows(const Fuse *f, const int *node, int n, const FuseForm *form);
 
@@ -134,8 +138,11 @@ Graph *fuse_attention_results(const Graph *g, Arena *scratch);
 /* Once nodes have classes: operands that cannot be read in place are stored. */
 void fuse_attention_operands(Fuse *f);
 
-/* Node i rounds a result of attention: that is how attention's kernel stores it, alone or fused. */
-bool fuse_attention_rounds(const Fuse *f, int i);
+/* Node n rounds a result of attention: that is how attention's kernel stores it, alone or fused. */
+bool fuse_attention_rounds(const Graph *g, const Node *n);
+
+/* Node n is attention with operands and results in bf16. */
+bool fuse_attention_is_half(const Graph *g, const Node *n);
 
 /* Whether attention and the other nodes are one kernel: these only say where its results go. */
 bool fuse_attention_allows(const Fuse *f, const int *node, int n, int anchor);

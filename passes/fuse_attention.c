@@ -5,7 +5,9 @@
  * written in place. Codegen finds the places again with the same functions (ir/view.h).
  *
  * Storage has one dtype: q, k, v, out and their gradients all lie in memory in f32, or all in bf16
- * with casts next to the operation.
+ * with casts next to the operation. The two are kernels of other arithmetic, so which of them runs
+ * is a fact of the operation and these casts, whoever else reads the same values: a forward pass
+ * that recompute = layer runs again has the same bits.
  */
 #include "ir/module.h"
 #include "ir/view.h"
@@ -25,9 +27,8 @@ bool fuse_is_rounding(const Graph *g, const Node *n) {
            val_info(g, n->out)->dtype == DT_bf16;
 }
 
-bool fuse_attention_rounds(const Fuse *f, int i) {
-    const Node *n = f->g->node[i],
-               *made_by = fuse_is_rounding(f->g, n) ? val_node(f->g, n->in[0]) : NULL;
+bool fuse_attention_rounds(const Graph *g, const Node *n) {
+    const Node *made_by = fuse_is_rounding(g, n) ? val_node(g, n->in[0]) : NULL;
     return made_by != NULL && is_attention(made_by);
 }
 
@@ -101,37 +102,48 @@ static Dtype stored_dtype(const Fuse *f, Val v) {
     return val_info(f->g, root.id != 0 ? root : v)->dtype;
 }
 
-/* Each value of rank 4 that node `index` makes is rounded by its one reader, in the same phase. */
-static bool results_are_rounded(const Fuse *f, int index) {
-    const Node *n = f->g->node[index];
+/* Each value of rank 4 that n makes is rounded by its one reader, in the same phase. */
+static bool results_are_rounded(const Graph *g, const Node *n) {
     for (int r = 0; r < n->nout; r++) {
         Val v = node_out(n, r);
         int readers = 0, rounded = 0;
-        if (is_plain(f->g, v)) continue;
-        for (int i = 0; i < f->g->nnode; i++)
-            for (int k = 0; k < f->g->node[i]->nin; k++) {
-                if (f->g->node[i]->in[k].id != v.id) continue;
+        if (is_plain(g, v)) continue;
+        for (int i = 0; i < g->nnode; i++)
+            for (int k = 0; k < g->node[i]->nin; k++) {
+                if (g->node[i]->in[k].id != v.id) continue;
                 readers++;
-                rounded += fuse_is_rounding(f->g, f->g->node[i]) && f->phase[i] == f->phase[index];
+                rounded += fuse_is_rounding(g, g->node[i]) && g->node[i]->phase == n->phase;
             }
-        for (int i = 0; i < f->g->nout; i++) readers += f->g->out[i].id == v.id;
+        for (int i = 0; i < g->nout; i++) readers += g->out[i].id == v.id;
         if (readers > 1 || rounded < readers) return false;
     }
     return true;
+}
+
+bool fuse_attention_is_half(const Graph *g, const Node *n) {
+    if (g->mod->target != TARGET_cuda || !is_attention(n)) return false;
+    for (int k = 0; k < n->nin; k++) {
+        const Node *made_by = val_node(g, n->in[k]);
+        if (is_plain(g, n->in[k])) continue;
+        if (made_by == NULL || !fuse_is_widening(g, made_by)) return false;
+    }
+    return results_are_rounded(g, n);
 }
 
 void fuse_attention_operands(Fuse *f) {
     for (int i = 0; i < f->g->nnode; i++) {
         const Node *n = f->g->node[i];
         if (!is_attention(n)) continue;
-        bool half = f->g->mod->target == TARGET_cuda && results_are_rounded(f, i);
-        for (int k = 0; k < n->nin && half; k++)
-            half = is_plain(f->g, n->in[k]) ||
-                   (fuse_attention_reads(f, n->in[k]) && stored_dtype(f, n->in[k]) == DT_bf16);
-        for (int k = 0; k < n->nin; k++)
-            if (!fuse_attention_reads(f, n->in[k]) ||
-                (!half && stored_dtype(f, n->in[k]) != val_info(f->g, n->in[k])->dtype))
-                store_operand(f, n->in[k]);
+        bool half = fuse_attention_is_half(f->g, n);
+        for (int k = 0; k < n->nin; k++) {
+            Val v = n->in[k];
+            bool reads = fuse_attention_reads(f, v);
+            if (half && !is_plain(f->g, v)) {
+                if (!reads) store_operand(f, val_node(f->g, v)->in[0]);
+            } else if (!reads || stored_dtype(f, v) != val_info(f->g, v)->dtype) {
+                store_operand(f, v);
+            }
+        }
     }
 }
 

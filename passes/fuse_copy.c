@@ -24,6 +24,11 @@ typedef struct Tree {
     int64_t bytes; /* of the leaves */
 } Tree;
 
+/* What W can do again. Attention is left as it stores its results. */
+static bool is_elementwise(const Graph *g, const Node *n) {
+    return n != NULL && op_kind(n->op) == KIND_elementwise && !fuse_attention_rounds(g, n);
+}
+
 static bool is_movement(const Node *n) { return op_kind(n->op) == KIND_movement; }
 
 static int64_t bytes_of(const Graph *g, Val v) { return type_bytes(g->mod->types, val_type(g, v)); }
@@ -46,7 +51,7 @@ static bool walk(const Graph *g, Val v, Tree *t) {
         if (n != NULL && op_kind(n->op) == KIND_elementwise) return add_leaf(g, v, t);
     }
     if (n != NULL && op_kind(n->op) == KIND_source) return true;
-    if (n == NULL || op_kind(n->op) != KIND_elementwise) return add_leaf(g, v, t);
+    if (!is_elementwise(g, n)) return add_leaf(g, v, t);
     if (n->phase == PHASE_W || ++t->nodes > COPY_NODES_MAX) return false;
     for (int k = 0; k < n->nin; k++)
         if (!walk(g, n->in[k], t)) return false;
@@ -56,7 +61,7 @@ static bool walk(const Graph *g, Val v, Tree *t) {
 /* Whether W computes v again. */
 static bool is_worth(const Copy *c, Val v) {
     const Node *n = val_node(c->g, v);
-    if (n == NULL || op_kind(n->op) != KIND_elementwise || n->phase >= PHASE_W) return false;
+    if (!is_elementwise(c->g, n) || n->phase >= PHASE_W) return false;
     Tree t = {0};
     if (c->stored[v.id] || fuse_is_widening(c->g, n) || !walk(c->g, v, &t)) return false;
     return t.bytes <= bytes_of(c->g, v) + bytes_of(c->g, v) / 4;
@@ -64,7 +69,7 @@ static bool is_worth(const Copy *c, Val v) {
 
 static Val copy_tree(Copy *c, Val v) {
     const Node *n = val_node(c->g, v);
-    if (n == NULL || op_kind(n->op) != KIND_elementwise) return c->map.to[v.id];
+    if (!is_elementwise(c->g, n)) return c->map.to[v.id];
     if (c->again[v.id].id != 0) return c->again[v.id];
     Val in[3];
     for (int k = 0; k < n->nin; k++) in[k] = copy_tree(c, n->in[k]);

@@ -6,7 +6,7 @@
  * of its own. Gelu does not belong here: the library's has other bits than ours.
  *
  * Operands in bf16 are read as they are, both or none; bias and old value have the dtype of the
- * result.
+ * result. A product of f32 has other bits, so this does not depend on who else reads the operands.
  */
 #include "ir/module.h"
 #include "ir/split.h"
@@ -28,6 +28,55 @@ bool fuse_target_widens(const Graph *g, const Node *n, int i) {
     default: return false;
     }
 }
+
+/* ---- bf16 read as it is ----------------------------------------------------------------- */
+
+static bool reads_half(const Graph *g, const Node *n, int i) {
+    if (op_kind(n->op) == KIND_attention)
+        return is_widened(g, n->in[i]) && fuse_attention_is_half(g, n);
+    return fuse_target_widens(g, n, i);
+}
+
+/* By value: a widening that some node reads as bf16, and others, who may need it in memory. */
+static bool *find_shared(const Graph *g, Arena *scratch, bool *any) {
+    bool *half = ARENA_ARRAY(scratch, bool, g->nval), *wide = ARENA_ARRAY(scratch, bool, g->nval);
+    for (int k = 0; k < g->nout; k++) wide[g->out[k].id] = true;
+    for (int i = 0; i < g->nnode; i++)
+        for (int k = 0; k < g->node[i]->nin; k++) {
+            Val v = g->node[i]->in[k];
+            *(is_widened(g, v) && reads_half(g, g->node[i], k) ? &half[v.id] : &wide[v.id]) = true;
+        }
+    for (uint32_t v = 1; v < g->nval; v++) *any |= half[v] &= wide[v];
+    return half;
+}
+
+const Graph *fuse_target_apart(const Graph *g, Arena *scratch) {
+    enum { OPERANDS_MAX = 6 /* attention_grad */ };
+    bool any = false;
+    const bool *shared = find_shared(g, scratch, &any);
+    if (!any) return g;
+    Graph *to = graph_new(g->mod, g->name);
+    ValMap map = valmap_new(scratch, g);
+    graph_copy_inputs(to, g, &map);
+    for (int i = 0; i < g->nnode; i++) {
+        const Node *n = g->node[i];
+        Builder b = {.g = to, .phase = n->phase, .span = n->span, .scope = n->scope};
+        Val was[OPERANDS_MAX] = {{0}};
+        for (int k = 0; k < n->nin && k < OPERANDS_MAX; k++) {
+            Val v = n->in[k], half = {0};
+            was[k] = map.to[v.id];
+            if (shared[v.id] && reads_half(g, n, k)) half = map.to[val_node(g, v)->in[0].id];
+            if (half.id != 0) map.to[v.id] = build_cast(&b, half, DT_f32);
+        }
+        graph_copy_node(to, g, n, &map, n->body);
+        for (int k = OPERANDS_MAX - 1; k >= 0; k--)
+            if (k < n->nin) map.to[n->in[k].id] = was[k];
+    }
+    graph_copy_outputs(to, g, &map);
+    return to;
+}
+
+/* ---- epilogues of products -------------------------------------------------------------- */
 
 enum { EPILOGUE_MAX = 8 };
 
