@@ -88,7 +88,8 @@ static InfCode take_place(InfError *e, InfGroup *g, InfPlace place) {
     const char *way = getenv("INFINIC_LIFELINE");
     bool local = place.local_count == g->count && !(way && strcmp(way, "tcp") == 0);
     inf_signals_install(); /* from here on the launcher may pass them on */
-    inf_launch_tell((InfTold){.what = INF_TELL_here, .rank = g->rank});
+    inf_launch_tell(
+        (InfTold){.what = INF_TELL_here, .rank = g->rank, .text = getenv("PMIX_NAMESPACE")});
     TRY(inf_lifeline_start(e, g->plan, g->rank, g->count, local, &g->lifeline));
     here.lifeline = g->lifeline;
     on_exit(fail_on_exit, NULL);
@@ -127,6 +128,19 @@ InfCode inf_group_start(InfError *e, const Plan *plan, int ranks, int argc, char
 
 void inf_group_at(InfGroup *g, int64_t step, int32_t task) {
     if (g->lifeline) inf_lifeline_at(g->lifeline, inf_position(step, task));
+}
+
+InfCode inf_group_signal(InfError *e, InfGroup *g, int *number) {
+    *number = inf_signals_pending();
+    if (g->count == 1) return INF_OK;
+    int mine = *number, *all = calloc((size_t)g->count, sizeof *all);
+    if (!all) return inf_fail(e, INF_IO, "out of memory");
+    InfCode code = g->transport->gather(e, &mine, sizeof mine, all);
+    for (int r = g->count - 1; r >= 0 && code == INF_OK; r--)
+        if (all[r] != 0) *number = all[r];
+    free(all);
+    g->agreed = code == INF_OK && *number != 0;
+    return code;
 }
 
 /* The hash that most ranks have; of the lowest rank that has it. */

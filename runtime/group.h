@@ -3,6 +3,7 @@
  *   inf_group_start   a plainly started process becomes the launcher and returns when all is over;
  *                     a rank takes its place, and knows all others when this returns
  *   inf_group_same    before the first step: everyone has the same program, plan and data
+ *   inf_group_signal  between steps: whether all stop here
  *   inf_group_at      where this rank is, for the others' messages
  *   inf_group_end     good order: all ranks come here
  *   inf_group_fail    this rank gives up: the others leave within moments, with exit code 7
@@ -23,8 +24,8 @@ typedef struct InfGroup {
     const Plan *plan;
     InfLifeline *lifeline;
     bool open; /* the transport is */
-    /* Set by who has learnt in a collective that every rank ends now, and all with the same code
-     * (after a signal): inf_group_fail is then good order too. */
+    /* Every rank ends now, and all with the same code; inf_group_fail is then good order, too. Set
+     * by inf_group_signal, and by whoever has learnt it in another collective. */
     bool agreed;
 } InfGroup;
 
@@ -41,6 +42,11 @@ void inf_group_at(InfGroup *g, int64_t step, int32_t task);
 /* Refuses (INF_PEER) when `hash` is not the same on all ranks, and names those that differ.
  *   what   "program", "plan", "data" */
 InfCode inf_group_same(InfError *e, InfGroup *g, const char *what, uint64_t hash);
+
+/* The signal that was sent to any rank, or 0: the same for all, who therefore all stop behind the
+ * same step and may still save together. All ranks call it; one small collective.
+ * What one rank does alone (reading data) polls inf_signals_pending and fails. */
+InfCode inf_group_signal(InfError *e, InfGroup *g, int *number);
 
 /* Tells the others, and prints the text unless another rank's failure came first. The process
  * then ends with `code` without using the transport any more. */

@@ -28,12 +28,13 @@
 #include "runtime/engine.h"
 #include "runtime/relay.h"
 #include "runtime/signals.h"
+#include "runtime/sweep.h"
 
 enum { TELL_MAGIC = 0x696e6672, TELL_BYTES_MAX = 32000, WORDS_MAX = 24, PIPE_BYTES = 1 << 16 };
 
 /* After the first cause, a death or a rank that gives up: until ranks that are left are killed;
  * that mpirun has to end when asked; after its end, for what it has written. */
-enum { LEAVE_MS = 1500, FIRST_MS = 4000, TERM_MS = 15000, DRAIN_MS = 1000, TICK_MS = 100 };
+enum { LEAVE_MS = 1500, FIRST_MS = 4000, TERM_MS = 4000, DRAIN_MS = 1000, TICK_MS = 100 };
 
 typedef struct TellHead {
     uint32_t magic;
@@ -64,6 +65,7 @@ typedef struct Launcher {
     double kill_at_ms;
     char **words; /* of the command, ended by NULL */
     int nwords;
+    char job[64]; /* mpirun's name for it */
     char *joined, number[16], self[PATH_MAX], path[PATH_MAX];
 } Launcher;
 
@@ -161,6 +163,7 @@ static void read_inbox(Launcher *l) {
         if ((size_t)n < sizeof *t || t->magic != TELL_MAGIC) continue;
         if (t->what == INF_TELL_here && t->rank >= 0 && t->rank < l->ranks) {
             l->pid[t->rank] = t->pid;
+            snprintf(l->job, sizeof l->job, "%.63s", in.text);
             if (l->asked) kill(t->pid, l->asked);
         }
         if (t->what == INF_TELL_cause) take_cause(l, &in);
@@ -295,6 +298,8 @@ static void set_environment(void) {
         set_default("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
     /* Looking for fast networks is a third of the start. */
     if (!may_have_hosts()) set_default("OMPI_MCA_pml", "ob1");
+    /* The launcher passes a progress line on as it comes (progress.c). */
+    if (isatty(STDERR_FILENO)) set_default("INFINIC_TERMINAL", "1");
     set_default("OMPI_MCA_mpi_yield_when_idle", "1");
     set_default("GOMP_SPINCOUNT", "1000"); /* as entry.c does; saves each rank a second start */
 }
@@ -426,6 +431,7 @@ static InfCode launch(InfError *e, Launcher *l, const char *mpi, char **argv, in
     TRY(make_words(e, l, mpi, argv));
     TRY(start(e, l));
     run(l);
+    if (WIFSIGNALED(l->status)) inf_sweep_mpirun(l->mpirun, l->job);
     *exit_code = finish(l);
     return INF_OK;
 }

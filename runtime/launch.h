@@ -42,7 +42,7 @@ InfCode inf_launch(InfError *e, const char *program, const char *mpi, int ranks,
 
 /* What a rank tells its launcher. */
 typedef enum InfTell {
-    INF_TELL_here,  /* this rank has started */
+    INF_TELL_here,  /* this rank has started; the text is PMIX_NAMESPACE */
     INF_TELL_cause, /* why everything ends: the first one is shown */
     INF_TELL_end,   /* rank 0: all ends in good order, with this code */
 } InfTell;

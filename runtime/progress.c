@@ -2,6 +2,7 @@
 #include "runtime/progress.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "runtime/engine.h"
@@ -11,7 +12,7 @@ enum { TERMINAL_MS = 200, PLAIN_MS = 5000 };
 void inf_progress_open(InfProgress *p, bool quiet, int64_t first, int64_t steps,
                        int64_t steps_per_epoch, const char *unit) {
     *p = (InfProgress){.quiet = quiet,
-                       .terminal = isatty(STDERR_FILENO) == 1,
+                       .terminal = isatty(STDERR_FILENO) == 1 || getenv("INFINIC_TERMINAL"),
                        .first = first,
                        .steps = steps,
                        .steps_per_epoch = steps_per_epoch,

@@ -88,6 +88,8 @@ bool inf_relay_read(InfRelay *r) {
 
 void inf_relay_end(InfRelay *r, bool wanted) {
     if (r->length > 0) end_line(r);
+    if (r->open_line) print(r, "\n", 1);
+    r->open_line = false;
     if (wanted) print(r, r->held, r->held_length);
     r->held_length = 0;
 }

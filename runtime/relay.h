@@ -15,7 +15,7 @@ typedef struct InfRelay {
     int fd;
     bool mute;      /* drops everything */
     bool inside;    /* between two lines of dashes */
-    bool open_line; /* its beginning is out, so the rest follows */
+    bool open_line; /* its beginning is out, so the rest follows: progress on a terminal */
     size_t length;  /* of the line's beginning that is looked at */
     char line[INF_RELAY_LINE_MAX];
     size_t held_length;
@@ -25,7 +25,7 @@ typedef struct InfRelay {
 /* Everything there is now; false at the end of the stream. */
 bool inf_relay_read(InfRelay *r);
 
-/* The end: prints what was held back when it is `wanted`. */
+/* The end: prints what was held back when it is `wanted`. What follows begins a line. */
 void inf_relay_end(InfRelay *r, bool wanted);
 
 #endif

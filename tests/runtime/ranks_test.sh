@@ -105,7 +105,25 @@ to_launcher() {
     return 1
 }
 
+shared_before=$(ls /dev/shm 2> /dev/null | grep -c vader)
 export OMPI_MCA_pml=ob1    # no look for networks: a third of each start
+# The ranks notice that mpirun is gone, and what it leaves is removed.
+mpirun_killed() {
+    local dir pid got
+    dir=$(mktemp -d "$work/pids.XXXXXX")
+    RANKS_PIDS=$dir "$ranks" loop 60000 > "$dir.log" 2>&1 &
+    pid=$!
+    started "$dir" "$pid" || { cat "$dir.log"; return 1; }
+    kill -9 "$(pgrep -P "$pid")"
+    wait "$pid"
+    got=$?
+    all_gone "$dir" 10 || return 1
+    [ "$got" = 7 ] && grep -q -E 'mpirun (ended before|was ended by)' "$dir.log" && return 0
+    cat "$dir.log"
+    echo "exit code $got"
+    return 1
+}
+
 # What takes ten seconds runs beside the rest.
 signalled STOP 1 12 7 'rank 1 .* has not answered for 8 s.* last seen at step' > "$work/stop.log" 2>&1 &
 stop=$!
@@ -141,11 +159,12 @@ check "a rank ends without a word" once 7 'died at step 5, in task 3 of 3: updat
 check "a full disk" once 5 'standard output could not be written' sh -c "'$ranks' write 100000 > /dev/full"
 check "much output arrives" exits 0 sh -c "[ \$('$ranks' write 3000000 | wc -c) = 3000000 ]"
 for signal in INT ${INFINIC_LONG:+TERM USR1}; do
-    check "SIG$signal, agreed upon" to_launcher "$signal" loop 75 'stopped by a signal, all together'
+    check "SIG$signal, agreed upon" to_launcher "$signal" loop 75 "stopped by SIG$signal, all together"
 done
 check "SIGTERM in the data" to_launcher TERM data 75 'stopped by a signal in the data'
 check "SIGINT twice" to_launcher 'INT INT' data 75 started
 check "the launcher is killed" to_launcher KILL loop 137 started
+check "mpirun is killed" mpirun_killed
 kills=2
 [ -z "${INFINIC_LONG-}" ] || kills=48
 for rank in 0 3 $(for i in $(seq "$kills"); do echo $((RANDOM % 4)); done); do
@@ -162,4 +181,5 @@ if [ -n "${INFINIC_LONG-}" ] && [ "$(awk '/MemAvailable/ { print int($2 / 104857
     check "messages of more than 2^31 bytes" says 'large messages are right' "$ranks" large
 fi
 check "nothing is left in the folder for temporary files" sh -c "! find '$TMPDIR' -mindepth 1 | grep ."
+check "nothing is left in shared memory" test "$(ls /dev/shm 2> /dev/null | grep -c vader)" -le "$shared_before"
 finish

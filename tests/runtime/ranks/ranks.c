@@ -192,7 +192,7 @@ static InfCode run_large(InfError *e, InfGroup *g, char **arg) {
 /* --- steps --- */
 
 /* What a training loop does: tasks with messages around a ring, then all agree on going on. */
-static InfCode step(InfError *e, InfGroup *g, int64_t at, float *stop) {
+static InfCode step(InfError *e, InfGroup *g, int64_t at, int *stop) {
     int next = (g->rank + 1) % g->count, before = (g->rank + g->count - 1) % g->count;
     int mine = g->rank, got = -1;
     InfRequest out = {.busy = false}, in = {.busy = false};
@@ -205,13 +205,12 @@ static InfCode step(InfError *e, InfGroup *g, int64_t at, float *stop) {
         TRY(g->transport->wait(e, &out));
         if (got != before) return inf_fail(e, INF_INTERNAL, "step %d", (int)at);
     }
-    *stop = (float)inf_signals_pending();
-    return g->transport->sum(e, stop, 1);
+    return inf_group_signal(e, g, stop);
 }
 
 static InfCode run_loop(InfError *e, InfGroup *g, char **arg) {
     double end_ms = inf_clock_ms() + (arg[0] ? atof(arg[0]) : 60000);
-    float stop = 0;
+    int stop = 0;
     if (g->rank == 0) fprintf(stderr, "started\n");
     for (int64_t at = 0; stop == 0; at++) {
         TRY(step(e, g, at, &stop));
@@ -219,8 +218,7 @@ static InfCode run_loop(InfError *e, InfGroup *g, char **arg) {
         TRY(g->transport->sum(e, &over, 1));
         if (over > 0) return INF_OK;
     }
-    g->agreed = true;
-    return inf_fail(e, INF_STOPPED, "stopped by a signal, all together");
+    return inf_fail(e, INF_STOPPED, "stopped by %s, all together", inf_signal_name(stop));
 }
 
 static InfCode run_data(InfError *e, InfGroup *g, char **arg) {
@@ -242,7 +240,7 @@ static InfCode run_hash(InfError *e, InfGroup *g, char **arg) {
 }
 
 static InfCode run_fail(InfError *e, InfGroup *g, char **arg) {
-    float stop = 0;
+    int stop = 0;
     for (int64_t at = 0;; at++) {
         if (at == 3 && is_named(g, arg[0]))
             return inf_fail(e, (InfCode)atoi(arg[1]), "rank %d gives up", g->rank);
@@ -251,13 +249,13 @@ static InfCode run_fail(InfError *e, InfGroup *g, char **arg) {
 }
 
 static InfCode run_panic(InfError *e, InfGroup *g, char **arg) {
-    float stop = 0;
+    int stop = 0;
     INF_ASSERT(!is_named(g, arg[0]));
     for (int64_t at = 0;; at++) TRY(step(e, g, at, &stop));
 }
 
 static InfCode run_vanish(InfError *e, InfGroup *g, char **arg) {
-    float stop = 0;
+    int stop = 0;
     for (int64_t at = 0;; at++) {
         TRY(step(e, g, at, &stop));
         if (at == 5 && is_named(g, arg[0])) _exit(0);
