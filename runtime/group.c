@@ -115,8 +115,9 @@ InfCode inf_group_start(InfError *e, const Plan *plan, int ranks, int argc, char
     if (ranks == 1) return INF_OK;
     INF_ASSERT(plan->transport);
     if (!place.started) {
+        TRY(inf_launch(e, plan->model, plan->transport->name, ranks, argv, exit_code));
         *launched = true;
-        return inf_launch(e, plan->model, plan->transport->name, ranks, argv, exit_code);
+        return INF_OK;
     }
     out->transport = plan->transport;
     out->rank = e->rank = place.rank;

@@ -15,11 +15,14 @@ by_hand=(mpirun "${as_root[@]}" --oversubscribe --bind-to none)
 
 # once CODE TEXT COMMAND...: exit code CODE, and TEXT in the only "error" of all that is said.
 once() {
-    local code=$1 text=$2
+    local code=$1 text=$2 log
     shift 2
-    exits "$code" "$@" > "$work/once.log" 2>&1 || { cat "$work/once.log"; return 1; }
-    grep -q -F -- "$text" "$work/once.log" || { cat "$work/once.log"; echo "does not say: $text"; return 1; }
-    [ "$(grep -c -E "${once_counts-error|ERROR|-----}" "$work/once.log")" = 1 ] || { cat "$work/once.log"; return 1; }
+    log=$(mktemp "$work/once.XXXXXX")
+    exits "$code" "$@" > "$log" 2>&1 && grep -q -F -- "$text" "$log" &&
+        [ "$(grep -c -E "${once_counts-error|ERROR|-----}" "$log")" = 1 ] && return 0
+    cat "$log"
+    echo "expected exit code $code, and once: $text"
+    return 1
 }
 
 # started DIR PID: waits until all four ranks have their place.

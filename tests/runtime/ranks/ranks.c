@@ -341,7 +341,7 @@ int main(int argc, char **argv) {
     if (late && inf_place_find().started && atoi(late) == inf_place_find().rank)
         rest_ms(LATE_S * 1000);
     InfCode rc = inf_group_start(&e, &plan, ranks, argc, argv, &g, &launched, &code);
-    if (rc == INF_OK && launched) return code;
+    if (launched) return code;
     leave_pid(g.rank);
     if (rc == INF_OK) rc = mode->run(&e, &g, argv + 2);
     if (fflush(stdout) != 0 && rc == INF_OK) rc = inf_fail(&e, INF_IO, "stdout");
