@@ -114,6 +114,9 @@ static InfCode write_state(InfError *e, const char *dir, const Plan *plan, const
     return code;
 }
 
+/* All ranks bring their values; the folder is one rank's. */
+static bool writes(const InfEngine *m) { return m->plan->rank == 0; }
+
 static InfCode write_files(InfError *e, const InfParams *params, const InfEngine *m,
                            const char *dir, const InfState *state) {
     FileMark marks[FILE_COUNT];
@@ -123,10 +126,11 @@ static InfCode write_files(InfError *e, const InfParams *params, const InfEngine
         if (code == INF_OK)
             code = i == 0 ? inf_params_save(e, params, m, path, INF_VALUES_weights, 1.0f)
                           : inf_optimizer_save(e, params, m, path, state->updates);
-        if (code == INF_OK) code = mark_file(e, path, &marks[i]);
+        if (code == INF_OK && writes(m)) code = mark_file(e, path, &marks[i]);
         free(path);
         TRY(code);
     }
+    if (!writes(m)) return INF_OK;
     TRY(write_state(e, dir, m->plan, state, marks));
     return inf_dir_sync(e, dir);
 }
@@ -162,22 +166,28 @@ static InfCode publish(InfError *e, const char *out, const char *temporary, cons
     return inf_dir_sync(e, out);
 }
 
+static InfCode begin(InfError *e, const char *out, const char *temporary) {
+    TRY(inf_dir_make(e, out));
+    remove_folder(temporary);
+    return inf_dir_make(e, temporary);
+}
+
 InfCode inf_checkpoint_save(InfError *e, const InfParams *params, const InfEngine *m,
                             const char *out, const InfState *state, char **folder) {
     char name[NAME_BYTES], hidden[NAME_BYTES + 8];
     snprintf(name, sizeof name, "step-%08lld", (long long)state->step);
     snprintf(hidden, sizeof hidden, ".%s.tmp", name);
-    TRY(inf_dir_make(e, out));
     char *temporary = inf_path_join(out, hidden);
     *folder = inf_path_join(out, name);
     InfCode code = temporary && *folder ? INF_OK : inf_fail(e, INF_IO, "out of memory");
-    if (code == INF_OK) {
-        remove_folder(temporary);
-        code = inf_dir_make(e, temporary);
-    }
+    if (code == INF_OK && writes(m)) code = begin(e, out, temporary);
+    code = inf_params_agree(e, m, code);
     if (code == INF_OK) code = write_files(e, params, m, temporary, state);
-    if (code == INF_OK) code = publish(e, out, temporary, *folder, name);
-    if (code != INF_OK && temporary) remove_folder(temporary);
+    if (code == INF_OK) {
+        if (writes(m)) code = publish(e, out, temporary, *folder, name);
+        code = inf_params_agree(e, m, code);
+    }
+    if (code != INF_OK && temporary && writes(m)) remove_folder(temporary);
     free(temporary);
     return code;
 }

@@ -220,7 +220,7 @@ void inf_group_end(InfGroup *g) {
 }
 
 void inf_group_fail(InfGroup *g, InfCode code, const char *text) {
-    if (g->agreed && g->lifeline && g->open) {
+    if (g->agreed && code == INF_STOPPED && g->lifeline && g->open) {
         if (g->rank == 0) print_failure(g, code, text);
         end_together(g, code);
         return;

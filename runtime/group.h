@@ -24,8 +24,8 @@ typedef struct InfGroup {
     const Plan *plan;
     InfLifeline *lifeline;
     bool open; /* the transport is */
-    /* Every rank ends now, and all with the same code; inf_group_fail is then good order, too. Set
-     * by inf_group_signal, and by whoever has learnt it in another collective. */
+    /* Every rank ends now because of a signal; inf_group_fail with INF_STOPPED is then good order,
+     * too. Set by inf_group_signal, and by whoever has learnt it in another collective. */
     bool agreed;
 } InfGroup;
 
