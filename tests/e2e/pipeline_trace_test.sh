@@ -86,4 +86,16 @@ check "a trace that cannot be written ends all ranks" says "/absent/trace.json" 
 check "info lists the ranks' layers" says "rank 1   chunk 3" "$work/two" info
 check "and their memory" says "memory by rank" "$work/two" info
 check "info in JSON, too" says '"ranks":[{"rank":0,"planned_bytes":' "$work/two" info --json
+# README's command, without what it writes, prints README's table and picture.
+readme=$(sed -n 's/^    infinic \(models.*parallel\.pp=4\)$/\1/p' README.md | sed 's/ -o gpt2//')
+printed() {
+    "$INFINIC" $readme --target=cpu --dump-schedule 2> /dev/null > "$work/table.txt"
+    local line
+    while IFS= read -r line; do
+        grep -q -x -F -- "    $line" README.md || { echo "README lacks: $line"; return 1; }
+    done < <(grep '^r[0-9]' "$work/table.txt"; tail -n 2 "$work/table.txt")
+}
+check "README shows the table that is printed" printed
+check "and its picture" cmp models/gpt2_pipeline.svg \
+    <("$INFINIC" $readme --target=cpu --dump-schedule=svg 2> /dev/null)
 finish
