@@ -19,7 +19,7 @@ typedef struct Sums {
     LoopBuf part; /* shared: [warps][columns] */
 } Sums;
 
-enum { PIECE = 1024 };
+enum { PIECE = 1024, TOGETHER = 8 }; /* of the list; rows of dy whose loads are under way at once */
 
 static int64_t warps_of(const Sums *w) { return w->t.s.threads / CUDA_WARP; }
 
@@ -148,9 +148,12 @@ static LoopIdx add_groups(Sums *w, LoopIdx first, int64_t step, LoopIdx begin, L
     LoopKernel *k = t->k;
     int depth = k->depth;
     int64_t most = lower_ceil_div(t->s.indices, step) + 1;
+    bool once = together < TOGETHER; /* larger groups came before */
+    int64_t left_most = once ? 2 * together - 1 : most;
     LoopVal left = loop_index(k, loop_idx_add(k, turns, loop_idx_scale(k, begin, -1)));
-    LoopIdx groups = loop_idx_div(k, loop_idx_val(k, left, 0, most), together);
-    LoopIdx group = loop_idx_axis(k, loop_open(k, LOOP_reduce, most / together + 1, groups));
+    LoopIdx groups = loop_idx_div(k, loop_idx_val(k, left, 0, left_most), together);
+    LoopIdx group =
+        loop_idx_axis(k, loop_open(k, LOOP_reduce, once ? 1 : most / together + 1, groups));
     LoopIdx in_group = table_loop(t, LOOP_unroll, together);
     LoopIdx n = loop_idx_add(k, begin, table_at(t, group, together, in_group));
     LoopIdx i = work_index(w, sorted_at(w, table_at(t, n, step, first)), t->s.indices - 1), slot;
@@ -171,7 +174,7 @@ static void add_rows(Sums *w, LoopIdx first, int64_t step, LoopIdx turns) {
                loop_const(k, DT_f32, 0));
     lower_space_close(k, depth);
     LoopIdx n = loop_idx(k, 0);
-    for (int64_t together = 8; together > 0; together /= 2)
+    for (int64_t together = TOGETHER; together > 0; together /= 2)
         n = add_groups(w, first, step, n, turns, together);
 }
 
