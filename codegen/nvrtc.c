@@ -1,7 +1,9 @@
 /* nvrtc.c - finds libnvrtc and compiles with it; see nvrtc.h.
  *
  * --fmad=false: no multiply-add is formed but those written as such, so a fused kernel has the bits
- * of its parts. Division, square roots and denormals are IEEE's by default.
+ * of its parts. Division, square roots and denormals are IEEE's by default. PTX is for chips that
+ * nobody named and goes through the driver's compiler, too: it is made with less effort, in a third
+ * less time, where the library is new enough to offer that.
  */
 #include "codegen/nvrtc.h"
 
@@ -29,15 +31,19 @@ static const char *const folders[] = {"/usr/local/cuda/lib64",
                                       "/usr/lib/x86_64-linux-gnu",
                                       "/usr/lib64"};
 static const char *const options[] = {"--fmad=false", "--std=c++17"};
+static const char quick_option[] = "--Ofast-compile=min";
 
 enum {
     NAMES = sizeof names / sizeof names[0],
     FOLDERS = sizeof folders / sizeof folders[0],
     OPTIONS = sizeof options / sizeof options[0],
-    PATH_BYTES = 4096
+    PATH_BYTES = 4096,
+    INVALID_OPTION = 5
 };
 
-const char *nvrtc_options_text(void) { return "--fmad=false --std=c++17"; }
+const char *nvrtc_options_text(void) {
+    return "--fmad=false --std=c++17 (PTX: --Ofast-compile=min)";
+}
 
 /* --- finding it --- */
 
@@ -165,17 +171,31 @@ static void take_result(const Nvrtc *n, void *program, bool ptx, NvrtcImage *ima
     image->n = bytes;
 }
 
-NvrtcImage nvrtc_compile(const Nvrtc *n, const char *source, const char *name, const char *arch) {
-    NvrtcImage image = {0};
+/* NVRTC's error code. */
+static int compile(const Nvrtc *n, const char *source, const char *name, const char *arch,
+                   bool quick, NvrtcImage *image) {
     void *program = NULL;
     char arch_option[64];
-    const char *list[OPTIONS + 1] = {arch_option};
+    const char *list[OPTIONS + 2] = {arch_option};
     snprintf(arch_option, sizeof arch_option, "--gpu-architecture=%s", arch);
     memcpy(list + 1, options, sizeof options);
-    if (n->f.nvrtcCreateProgram(&program, source, name, 0, NULL, NULL) != 0) return image;
-    int rc = n->f.nvrtcCompileProgram(program, OPTIONS + 1, list);
-    image.log = program_log(n, program);
-    if (rc == 0) take_result(n, program, strncmp(arch, "compute", 7) == 0, &image);
+    list[OPTIONS + 1] = quick_option;
+    int rc = n->f.nvrtcCreateProgram(&program, source, name, 0, NULL, NULL);
+    if (rc != 0) return rc;
+    rc = n->f.nvrtcCompileProgram(program, OPTIONS + 1 + quick, list);
+    image->log = program_log(n, program);
+    if (rc == 0) take_result(n, program, strncmp(arch, "compute", 7) == 0, image);
     n->f.nvrtcDestroyProgram(&program);
+    return rc;
+}
+
+NvrtcImage nvrtc_compile(const Nvrtc *n, const char *source, const char *name, const char *arch) {
+    NvrtcImage image = {0};
+    bool quick = strncmp(arch, "compute", 7) == 0;
+    if (compile(n, source, name, arch, quick, &image) == INVALID_OPTION && quick) {
+        free(image.log);
+        image.log = NULL;
+        compile(n, source, name, arch, false, &image);
+    }
     return image;
 }
