@@ -1,9 +1,10 @@
 /* image.c - device code: the CUDA source of a program compiled once for each architecture.
  *
- * Cubins for the architectures that were asked for, and PTX of compute_80 for other chips; the
- * generated C file takes them in with .incbin. What was compiled before is found by content in
- * XDG_CACHE_HOME/infinic (~/.cache/infinic): a folder a result, named by a hash of everything it
- * depends on, and published by renaming it when it is complete.
+ * Cubins for the architectures that were asked for, and PTX of compute_80 for other chips, in parts
+ * (parts.c) that are compiled side by side; the generated C file takes them in with .incbin. What
+ * was compiled before is found by content in XDG_CACHE_HOME/infinic (~/.cache/infinic): a folder a
+ * result, named by a hash of everything it depends on, and published by renaming it when it is
+ * complete.
  */
 #include "codegen/loop.h"
 #include "codegen/nvrtc.h"
@@ -12,6 +13,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/personality.h>
@@ -22,26 +24,24 @@
 
 enum { EXIT_IO = 5, PATH_BYTES = 4096 };
 
-#define SOURCE_FILE "source.cu"
 static const char ptx_arch[] = "compute_80";
 
 extern char **environ;
 
-void image_print_source(const Program *p, FILE *out) {
-    loop_print_cuda_prelude(out);
-    codegen_print_kernels(p, out);
-}
-
-void image_plan(Program *p) {
-    static const char *const usual[] = {"sm_90a"};
-    const char *const *arch = p->options->narch ? p->options->arch : usual;
-    int n = p->options->narch ? p->options->narch : 1;
-    for (int i = 0; i < n && i + 1 < IMAGES_MAX; i++) {
-        PlanImage image = {.arch = arch[i]};
+static void plan_arch(Program *p, const char *arch) {
+    for (uint32_t part = 0; part < p->parts; part++) {
+        PlanImage image = {.arch = arch, .part = part};
         vec_push(p->arena, &p->images, image);
     }
-    PlanImage ptx = {.arch = ptx_arch};
-    vec_push(p->arena, &p->images, ptx);
+}
+
+/* What takes longest comes first. */
+void image_plan(Program *p) {
+    parts_plan(p);
+    for (int i = 0; i < p->options->narch && i + 1 < ARCHS_MAX; i++)
+        plan_arch(p, p->options->arch[i]);
+    if (p->options->narch == 0) plan_arch(p, "sm_90a");
+    plan_arch(p, ptx_arch);
 }
 
 /* The bytes between two symbols each, then the table. */
@@ -55,7 +55,8 @@ void image_print_c(const Program *p, FILE *out) {
     }
     fputs("static const PlanImage images[] = {\n", out);
     for (uint32_t i = 0; i < p->images.n; i++)
-        fprintf(out, "    {\"%s\", image%u, image%u_end},\n", p->images.data[i].arch, i, i);
+        fprintf(out, "    {\"%s\", image%u, image%u_end, %u},\n", p->images.data[i].arch, i, i,
+                p->images.data[i].part);
     fputs("};\n\n", out);
 }
 
@@ -127,9 +128,10 @@ static void cache_publish(const char *entry, const unsigned char *data, size_t b
 
 /* NVRTC's optimizer orders some of its work by addresses: the same source gives other code in
  * another memory layout. So each image is compiled by a process that does nothing else and whose
- * addresses the system does not randomise. */
+ * addresses the system does not randomise; as many at once as there are processors. */
 typedef struct Job {
     const char *arch;
+    uint32_t part, number;  /* of the image */
     char entry[PATH_BYTES]; /* in the cache; empty: there is none */
     char out[PATH_BYTES + 16];
     pid_t pid; /* 0: not running */
@@ -169,13 +171,14 @@ static char *variable(const char *name) {
 
 /* In `dir`, so that no path, and with little environment, so that no user's settings move things
  * in memory. */
-static void start_job(Job *job, uint32_t number, const char *dir, const char *name) {
-    char out[32], *env[3] = {0};
+static void start_job(Job *job, const char *dir, const char *name) {
+    char source[32], out[32], *env[3] = {0};
     int n = 0;
     job->pid = fork();
     if (job->pid != 0) return;
-    snprintf(out, sizeof out, "image%u", number);
-    const char *const argv[] = {"infinic", IMAGE_JOB, SOURCE_FILE, name, job->arch, out, NULL};
+    snprintf(source, sizeof source, "source%u.cu", job->part);
+    snprintf(out, sizeof out, "image%u", job->number);
+    const char *const argv[] = {"infinic", IMAGE_JOB, source, name, job->arch, out, NULL};
     char *args[sizeof argv / sizeof argv[0]];
     memcpy(args, argv, sizeof argv);
     if ((env[n] = variable("CUDA_HOME"))) n++;
@@ -185,21 +188,60 @@ static void start_job(Job *job, uint32_t number, const char *dir, const char *na
     _exit(EXIT_IO);
 }
 
-static int wait_job(Job *job) {
-    int status = 0;
-    if (job->pid < 0) {
-        fprintf(stderr, "infinic: error: cannot start a process: %s\n", strerror(errno));
-        return EXIT_IO;
-    }
-    while (waitpid(job->pid, &status, 0) < 0)
-        if (errno != EINTR) return EXIT_INTERNAL;
+static void job_publish(const Job *job) {
+    size_t bytes;
+    unsigned char *data = job->entry[0] ? read_file(job->out, &bytes) : NULL;
+    if (data) cache_publish(job->entry, data, bytes);
+    free(data);
+}
+
+static int end_job(Job *job, int status) {
     job->pid = 0;
     if (!WIFEXITED(status)) {
         fprintf(stderr, "infinic: error: NVRTC ended by signal %d on '%s'\n", WTERMSIG(status),
                 job->arch);
         return EXIT_INTERNAL;
     }
+    if (WEXITSTATUS(status) == 0) job_publish(job);
     return WEXITSTATUS(status);
+}
+
+/* Waits until one of the jobs that run has ended; its exit code. */
+static int wait_job(Job *job, uint32_t n) {
+    for (;;) {
+        int status = 0;
+        pid_t pid = waitpid(-1, &status, 0);
+        if (pid < 0 && errno != EINTR) return EXIT_INTERNAL;
+        for (uint32_t i = 0; i < n && pid > 0; i++)
+            if (job[i].pid == pid) return end_job(&job[i], status);
+    }
+}
+
+/* Processors that this process may use. */
+static int processors(void) {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+    return sysconf(_SC_NPROCESSORS_ONLN) > 1 ? (int)sysconf(_SC_NPROCESSORS_ONLN) : 1;
+}
+
+/* After a failure no more are started. */
+static int run_jobs(Job *job, uint32_t n, const char *dir, const char *name) {
+    int rc = 0, running = 0, most = processors();
+    for (uint32_t i = 0; (i < n && rc == 0) || running > 0;) {
+        if (i == n || rc != 0 || running == most) {
+            int ended = wait_job(job, n);
+            if (rc == 0) rc = ended;
+            running--;
+            continue;
+        }
+        if (!job[i].done) start_job(&job[i], dir, name);
+        if (job[i].pid < 0) {
+            fprintf(stderr, "infinic: error: cannot start a process: %s\n", strerror(errno));
+            rc = EXIT_IO;
+        }
+        running += job[i++].pid > 0;
+    }
+    return rc;
 }
 
 /* Takes the image from the cache if it is there. */
@@ -217,20 +259,15 @@ static bool job_cached(Job *job, const char *source, int version) {
     return ok;
 }
 
-static void job_publish(const Job *job) {
-    size_t bytes;
-    unsigned char *data = job->entry[0] ? read_file(job->out, &bytes) : NULL;
-    if (data) cache_publish(job->entry, data, bytes);
-    free(data);
-}
-
-/* The source as a string in fresh memory. */
-static char *source_text(const Program *p) {
+/* The source of a part as a string in fresh memory. */
+static char *source_text(const Program *p, uint32_t part) {
     char *text = NULL;
     size_t bytes = 0;
     FILE *f = open_memstream(&text, &bytes);
     if (!f) panic_graph(NULL, (Span){0}, "out of memory while writing the program");
-    image_print_source(p, f);
+    loop_print_cuda_prelude(f);
+    if (part == 0) loop_print_cuda_stage(f);
+    program_print_part(p, part, f);
     fclose(f);
     return text;
 }
@@ -245,36 +282,32 @@ static int check_library(const Program *p) {
     return version;
 }
 
-static int run_jobs(Job *job, uint32_t n, const char *dir, const char *name, bool verbose) {
-    int rc = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        if (!job[i].done) start_job(&job[i], i, dir, name);
-        if (verbose) fprintf(stderr, "%s: %s\n", job[i].arch, job[i].done ? "cached" : "NVRTC");
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        int status = job[i].done ? 0 : wait_job(&job[i]);
-        if (status == 0 && !job[i].done) job_publish(&job[i]);
-        if (rc == 0) rc = status;
-    }
-    return rc;
+/* Writes the part's source; takes from the cache what is there. */
+static int open_part(const Program *p, uint32_t part, const char *dir, int version, Job *job) {
+    char path[PATH_BYTES], *source = source_text(p, part);
+    snprintf(path, sizeof path, "%s/source%u.cu", dir, part);
+    bool ok = write_file(path, (unsigned char *)source, strlen(source));
+    if (!ok) fprintf(stderr, "infinic: error: cannot write '%s': %s\n", path, strerror(errno));
+    for (uint32_t i = 0; i < p->images.n && ok; i++)
+        if (job[i].part == part) job[i].done = job_cached(&job[i], source, version);
+    free(source);
+    return ok ? 0 : EXIT_IO;
 }
 
 int image_compile(const Program *p, const char *dir, bool verbose) {
-    int version = check_library(p);
+    int version = check_library(p), rc = 0;
     if (!version) return EXIT_IO;
-    char path[PATH_BYTES], *source = source_text(p);
     Job *job = ARENA_ARRAY(p->arena, Job, p->images.n);
     for (uint32_t i = 0; i < p->images.n; i++) {
         job[i].arch = p->images.data[i].arch;
+        job[i].part = p->images.data[i].part;
+        job[i].number = i;
         snprintf(job[i].out, sizeof job[i].out, "%s/image%u", dir, i);
-        job[i].done = job_cached(&job[i], source, version);
     }
-    snprintf(path, sizeof path, "%s/%s", dir, SOURCE_FILE);
-    int rc = 0;
-    if (!write_file(path, (unsigned char *)source, strlen(source))) {
-        fprintf(stderr, "infinic: error: cannot write '%s': %s\n", path, strerror(errno));
-        rc = EXIT_IO;
-    }
-    free(source);
-    return rc ? rc : run_jobs(job, p->images.n, dir, p->mod->file, verbose);
+    for (uint32_t part = 0; part < p->parts && rc == 0; part++)
+        rc = open_part(p, part, dir, version, job);
+    for (uint32_t i = 0; i < p->images.n && rc == 0 && verbose; i++)
+        fprintf(stderr, "%s, part %u of %u: %s\n", job[i].arch, job[i].part + 1, p->parts,
+                job[i].done ? "cached" : "NVRTC");
+    return rc ? rc : run_jobs(job, p->images.n, dir, p->mod->file);
 }

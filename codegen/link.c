@@ -22,19 +22,21 @@ extern char **environ;
 
 enum { EXIT_INTERNAL = 3, EXIT_IO = 5, PATH_BYTES = 4096, ARGS_MAX = 64 };
 
-static const char *const temp_files[] = {"program.c",      "libinfinic_runtime.a",
-                                         "program",        "cc.log",
-                                         "runtime/plan.h", "image0",
-                                         "image1",         "image2",
-                                         "image3",         "image4",
-                                         "image5",         "image6",
-                                         "image7",         "image8",
-                                         "source.cu"};
-_Static_assert(sizeof temp_files / sizeof *temp_files == 6 + IMAGES_MAX, "temporary files");
+static const char *const temp_files[] = {"program.c", "libinfinic_runtime.a", "program", "cc.log",
+                                         "runtime/plan.h"};
 static char temp_dir[PATH_BYTES];
 
 static void temp_path(char *path, const char *name) {
     snprintf(path, 2 * PATH_BYTES, "%s/%s", temp_dir, name);
+}
+
+static void unlink_numbered(const char *stem, const char *suffix, int n) {
+    char path[2 * PATH_BYTES], name[32];
+    for (int i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "%s%d%s", stem, i, suffix);
+        temp_path(path, name);
+        unlink(path);
+    }
 }
 
 void codegen_cleanup(void) {
@@ -44,6 +46,8 @@ void codegen_cleanup(void) {
         temp_path(path, temp_files[i]);
         unlink(path);
     }
+    unlink_numbered("source", ".cu", PLAN_PARTS_MAX);
+    unlink_numbered("image", "", IMAGES_MAX);
     temp_path(path, "runtime");
     rmdir(path);
     rmdir(temp_dir);

@@ -72,9 +72,9 @@ typedef struct LoopBufInfo {
     int lanes;         /* LOOP_reg: 1, or LOOP_LANES for registers of vectors; else 1 */
     int64_t elems;     /* of `lanes` values each */
     LoopAccess access; /* LOOP_param */
-    bool shared; /* LOOP_param: may lie on another argument's memory (in-place), index for index */
+    bool shared;  /* LOOP_param: may lie on another argument's memory (in-place), index for index */
     bool dynamic; /* LOOP_shared: of a size that a launch asks for */
-    bool loose;  /* LOOP_param: its address is not known to be a multiple of 16 bytes */
+    bool loose;   /* LOOP_param: its address is not known to be a multiple of 16 bytes */
 } LoopBufInfo;
 
 typedef struct LoopAxisInfo {
@@ -204,6 +204,7 @@ typedef struct LoopText {
     void (*print)(const struct LoopKernel *k, const char *name, FILE *out);
     LoopPrelude *prelude;
     const void *spec; /* what `print` knows of the kernel */
+    int64_t weight;   /* takes the compiler as long as so many characters of statements */
 } LoopText;
 
 /* What the kernel's products are done in: as PlanMath of runtime/plan.h. */
@@ -343,8 +344,10 @@ void loop_mma(LoopKernel *k, LoopMma mma);
 void loop_print_c(const LoopKernel *k, const char *name, FILE *out);
 /* `extern "C" __global__ void NAME(T0 *in0, .., InfDeviceEnv env) { .. }`. */
 void loop_print_cuda(const LoopKernel *k, const char *name, FILE *out);
-/* The whole text before CUDA kernels: no includes (prelude_cuda.h), and inf_stage. */
+/* The whole text before CUDA kernels, no includes (prelude_cuda.h); the kernels that stage batches.
+ */
 void loop_print_cuda_prelude(FILE *out);
+void loop_print_cuda_stage(FILE *out);
 /* What printed kernels need before them, after `#include "runtime/plan.h"` (prelude.h). */
 void loop_print_c_prelude(FILE *out);
 /* Flags for the C compiler beside -march and include paths, NULL at the end; none of them lets the

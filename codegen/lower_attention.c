@@ -43,15 +43,17 @@ static LoopKernel *cuda_kernel(LoopKernel *k, AttentionLaunch launch) {
 }
 
 LoopKernel *lower_cuda_attention(LowerContext *ctx, const Graph *g, const Node *kernel) {
-    LoopKernel *k = text_kernel(
-        ctx, g, kernel,
-        (LoopText){.print = print_cuda_forward, .prelude = attention_cuda_print_prelude});
+    LoopKernel *k = text_kernel(ctx, g, kernel,
+                                (LoopText){.print = print_cuda_forward,
+                                           .prelude = attention_cuda_print_prelude,
+                                           .weight = 32000});
     return cuda_kernel(k, attention_cuda_forward(k->text->spec));
 }
 
 LoopKernel *lower_cuda_attention_grad(LowerContext *ctx, const Graph *g, const Node *kernel) {
-    LoopKernel *k = text_kernel(
-        ctx, g, kernel,
-        (LoopText){.print = print_cuda_backward, .prelude = attention_cuda_print_prelude});
+    LoopKernel *k = text_kernel(ctx, g, kernel,
+                                (LoopText){.print = print_cuda_backward,
+                                           .prelude = attention_cuda_print_prelude,
+                                           .weight = 60000});
     return cuda_kernel(k, attention_cuda_backward(k->text->spec));
 }

@@ -569,6 +569,7 @@ static void plan_kernels(Program *p) {
                           .flops = k->flops,
                           .math = (uint8_t)k->math,
                           .kind = (uint8_t)k->kind,
+                          .part = (uint8_t)k->part,
                           .grid = (uint32_t)k->grid,
                           .block = (uint32_t)k->block,
                           .shared_bytes = (uint32_t)k->shared_bytes,
@@ -684,6 +685,7 @@ void plan_build(Program *p) {
         p->mod = p->rank[r];
         plan_rank(p);
     }
+    if (p->rank[0]->target == TARGET_cuda) image_plan(p);
     plan_kernels(p);
     plan_point_to_tables(p);
 }

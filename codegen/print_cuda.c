@@ -391,5 +391,8 @@ void loop_print_cuda_prelude(FILE *out) {
     fwrite(loop_prelude_cuda_text, 1, (size_t)(loop_prelude_cuda_text_end - loop_prelude_cuda_text),
            out);
     print_math(out);
+}
+
+void loop_print_cuda_stage(FILE *out) {
     fwrite(loop_stage_cuda_text, 1, (size_t)(loop_stage_cuda_text_end - loop_stage_cuda_text), out);
 }

@@ -122,6 +122,7 @@ static void print_kernels(const Program *p, FILE *out) {
         if (r->kind == PLAN_KERNEL_cuda)
             fprintf(out, ",\n     .kind = PLAN_KERNEL_cuda, .grid = %u, .block = %u", r->grid,
                     r->block);
+        if (r->part) fprintf(out, ", .part = %u", r->part);
         if (r->shared_bytes) fprintf(out, ", .shared_bytes = %u", r->shared_bytes);
         if (r->kind == PLAN_KERNEL_matmul)
             fprintf(out, ",\n     .kind = PLAN_KERNEL_matmul, .matmul = %u", r->matmul);

@@ -152,6 +152,7 @@ static void row_set_function(Program *p, KernelRow *row, const LoopKernel *k) {
     row->shared_bytes = k->shared_bytes;
     row->prelude = k->text ? k->text->prelude : NULL;
     row->text = kernel_text(p, k, row->name);
+    row->weight = k->text ? k->text->weight : (int64_t)strlen(row->text);
 }
 
 static uint32_t kernel_add(Program *p, const Graph *g, const Node *n, const char *key) {
@@ -201,14 +202,12 @@ uint32_t program_kernel(Program *p, const Graph *g, const Node *n) {
 Program *codegen_build(Module *const *rank, int nrank, const struct Table *table,
                        const CodegenOptions *options, Arena *arena) {
     Program *p = ARENA_NEW(arena, Program);
-    const Module *m = rank[0];
     p->mod = rank[0];
     p->rank = rank;
     p->nrank = nrank;
     p->table = table;
     p->options = options;
     p->arena = arena;
-    if (m->target == TARGET_cuda) image_plan(p);
     plan_build(p);
     return p;
 }
@@ -231,19 +230,31 @@ static void print_kernel(const Program *p, uint32_t i, FILE *out) {
     fprintf(out, " */\n%s\n", row->text);
 }
 
+enum { ALL_PARTS = PLAN_PARTS_MAX };
+
+static bool is_in_part(const KernelRow *row, uint32_t part) {
+    return part == ALL_PARTS || (row->part == part && row->kind == PLAN_KERNEL_cuda);
+}
+
 /* Templates that kernels of text are made of, each once. */
-static void print_preludes(const Program *p, FILE *out) {
+static void print_preludes(const Program *p, uint32_t part, FILE *out) {
+    const KernelRow *row = p->kernels.data;
     for (uint32_t i = 0; i < p->kernels.n; i++) {
         uint32_t first = 0;
-        while (p->kernels.data[first].prelude != p->kernels.data[i].prelude) first++;
-        if (first == i && p->kernels.data[i].prelude) p->kernels.data[i].prelude(out);
+        if (!row[i].prelude || !is_in_part(&row[i], part)) continue;
+        while (row[first].prelude != row[i].prelude || !is_in_part(&row[first], part)) first++;
+        if (first == i) row[i].prelude(out);
     }
 }
 
-void codegen_print_kernels(const Program *p, FILE *out) {
-    print_preludes(p, out);
-    for (uint32_t i = 0; i < p->kernels.n; i++) print_kernel(p, i, out);
+void program_print_part(const Program *p, uint32_t part, FILE *out) {
+    print_preludes(p, part, out);
+    const KernelRow *row = p->kernels.data;
+    for (uint32_t i = 0; i < p->kernels.n; i++)
+        if (is_in_part(&row[i], part)) print_kernel(p, i, out);
 }
+
+void codegen_print_kernels(const Program *p, FILE *out) { program_print_part(p, ALL_PARTS, out); }
 
 /* Of the plan and the kernels: what an executable is known by. */
 static uint64_t program_hash(const Program *p) {

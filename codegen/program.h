@@ -18,6 +18,8 @@ typedef struct KernelRow {
     int64_t grid; /* CUDA */
     int block;
     int64_t shared_bytes;
+    int64_t weight;       /* how long compiling it takes: characters */
+    uint32_t part;        /* of the images, that holds it (parts.c) */
     LoopPrelude *prelude; /* of kernels of text: what stands before them once; else NULL */
     uint32_t matmul;      /* a product of the library */
     const char *key;      /* body and form as text: what makes kernels equal */
@@ -44,6 +46,7 @@ struct Program {
     VEC(KernelRow) kernels;
     VEC(PlanMatmul) matmuls;
     VEC(PlanImage) images; /* bytes are not there yet: only names */
+    uint32_t parts;        /* of each architecture's code */
     int repeat_depth;      /* repeats around the step being planned, their iterations */
     int64_t repeat_count[REPEAT_DEPTH_MAX]; /* iterations are numbered below this */
     VEC(PlanParam) params;
@@ -80,14 +83,18 @@ void plan_windows(const Program *p, const Task *t, PlanTask *row);
 /* A matrix product with its epilogue as a row for the device's library (plan_matmul.c). */
 PlanMatmul plan_matmul(const Graph *body);
 
-/* CUDA (image.c): the source of all kernels, and the images' names in the C file. */
-void image_print_source(const Program *p, FILE *out);
+/* CUDA: kernels in parts that are compiled side by side (parts.c). Sets KernelRow.part. */
+enum { ARCHS_MAX = 9, IMAGES_MAX = ARCHS_MAX * PLAN_PARTS_MAX };
+void parts_plan(Program *p);
+/* What kernels of that part need before them, then the kernels. */
+void program_print_part(const Program *p, uint32_t part, FILE *out);
+
+/* An image for each architecture and part (image.c): rows of the plan, and names in the C file. */
 void image_plan(Program *p);
 void image_print_c(const Program *p, FILE *out);
-/* Compiles the source once an image and writes them to `dir`/image0, image1, ..; 0 or an exit code,
- * after saying what is wrong. */
+/* Compiles the sources into `dir`/image0, image1, .. and leaves them there, too (source0.cu, ..);
+ * 0 or an exit code, after saying what is wrong. */
 int image_compile(const Program *p, const char *dir, bool verbose);
-enum { IMAGES_MAX = 9 };
 
 /* The tables as C. With `hash` the value for Plan.hash. */
 void plan_print(const Program *p, uint64_t hash, FILE *out);

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/check.h"
+
 static const char *const library_names[] = {"libcuda.so.1", "libcuda.so", NULL};
 static const char *const driver_hint =
     "this program was built for NVIDIA GPUs; run it on a machine with one and its driver, or build "
@@ -90,6 +92,7 @@ static InfCode fail_unfit(InfError *e, const InfCuda *c, const Plan *plan) {
     char held[256] = "";
     for (uint32_t i = 0; i < plan->nimage; i++) {
         size_t at = strlen(held);
+        if (plan->image[i].part > 0) continue;
         snprintf(held + at, sizeof held - at, "%s%s", i ? ", " : "", plan->image[i].arch);
     }
     return inf_fail(e, INF_IO,
@@ -126,14 +129,28 @@ static InfCode load_image(InfError *e, const InfCuda *c, const Plan *plan, const
     return inf_cuda_check(e, c, result, what);
 }
 
-InfCode inf_cuda_load(InfError *e, const InfCuda *c, const Plan *plan, CuModule *out) {
-    const PlanImage *best = NULL;
+InfCode inf_cuda_load(InfError *e, const InfCuda *c, const Plan *plan, InfCudaCode *out) {
+    const char *best = NULL;
     int most = 0;
+    *out = (InfCudaCode){0};
     for (uint32_t i = 0; i < plan->nimage; i++) {
         int fit = fitness(c, plan->image[i].arch);
         if (fit <= most) continue;
         most = fit;
-        best = &plan->image[i];
+        best = plan->image[i].arch;
     }
-    return best ? load_image(e, c, plan, best, out) : fail_unfit(e, c, plan);
+    if (!best) return fail_unfit(e, c, plan);
+    for (uint32_t i = 0; i < plan->nimage; i++) {
+        const PlanImage *image = &plan->image[i];
+        INF_ASSERT(image->part < PLAN_PARTS_MAX);
+        if (strcmp(image->arch, best) != 0 || out->part[image->part]) continue;
+        TRY(load_image(e, c, plan, image, &out->part[image->part]));
+    }
+    return INF_OK;
+}
+
+void inf_cuda_unload(const InfCuda *c, InfCudaCode *code) {
+    for (int i = 0; i < PLAN_PARTS_MAX; i++)
+        if (code->part[i]) c->call.module_unload(code->part[i]);
+    *code = (InfCudaCode){0};
 }

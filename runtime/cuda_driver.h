@@ -34,8 +34,15 @@ void inf_cuda_close(InfCuda *c);
 /* INF_OK, or a message: "WHAT: CUDA_ERROR_...: the driver's own words". */
 InfCode inf_cuda_check(InfError *e, const InfCuda *c, CuResult result, const char *what);
 
-/* Loads the image of the plan that fits the device: a cubin of its major version with a minor one
- * at most its own, else PTX; the best first. */
-InfCode inf_cuda_load(InfError *e, const InfCuda *c, const Plan *plan, CuModule *out);
+/* A module for each part of the kernels; NULL where there is none. */
+typedef struct InfCudaCode {
+    CuModule part[PLAN_PARTS_MAX];
+} InfCudaCode;
+
+/* Loads the images of the plan for the architecture that fits the device: cubins of its major
+ * version with a minor one at most its own, else PTX; the best first. What a failure left is
+ * unloaded by the caller as well. */
+InfCode inf_cuda_load(InfError *e, const InfCuda *c, const Plan *plan, InfCudaCode *out);
+void inf_cuda_unload(const InfCuda *c, InfCudaCode *code);
 
 #endif

@@ -20,7 +20,8 @@ enum { HOST_BLOCKS = 8, OWN_BYTES = 4096, MOMENT_AT = 256, SHARED_MAX = 48 << 10
 struct InfDevice {
     const Plan *plan;
     InfCuda cuda;
-    CuModule module, glue;
+    InfCudaCode code;
+    CuModule glue;
     CuFunction *function; /* by kernel; NULL for products */
     CuFunction begin, end, stage, stage_tokens;
     InfLt *lt; /* NULL for plans without products */
@@ -92,12 +93,12 @@ static InfCode find_kernels(InfError *e, InfDevice *d) {
     const Plan *plan = d->plan;
     TRY(find_function(e, d, d->glue, "inf_begin", &d->begin));
     TRY(find_function(e, d, d->glue, "inf_end", &d->end));
-    TRY(find_function(e, d, d->module, "inf_stage", &d->stage));
-    TRY(find_function(e, d, d->module, "inf_stage_tokens", &d->stage_tokens));
+    TRY(find_function(e, d, d->code.part[0], "inf_stage", &d->stage));
+    TRY(find_function(e, d, d->code.part[0], "inf_stage_tokens", &d->stage_tokens));
     for (uint32_t k = 0; k < plan->nkernel; k++) {
         const PlanKernel *kernel = &plan->kernel[k];
         if (kernel->kind == PLAN_KERNEL_matmul) continue;
-        TRY(find_function(e, d, d->module, kernel->name, &d->function[k]));
+        TRY(find_function(e, d, d->code.part[kernel->part], kernel->name, &d->function[k]));
         if (kernel->shared_bytes > SHARED_MAX) TRY(ask_shared(e, d, kernel, d->function[k]));
     }
     return INF_OK;
@@ -122,7 +123,7 @@ static InfCode open_parts(InfError *e, InfDevice *d) {
     size_t scalars = (size_t)d->plan->region_bytes[PLAN_REGION_scalar];
     TRY(inf_cuda_open(e, &d->cuda));
     snprintf(d->text, sizeof d->text, "%s (sm_%d%d)", d->cuda.name, d->cuda.major, d->cuda.minor);
-    TRY(inf_cuda_load(e, &d->cuda, d->plan, &d->module));
+    TRY(inf_cuda_load(e, &d->cuda, d->plan, &d->code));
     TRY(inf_cuda_check(e, &d->cuda,
                        d->cuda.call.module_load(&d->glue, inf_cuda_glue, 0, NULL, NULL),
                        "loading the runtime's own kernels"));
@@ -170,7 +171,7 @@ static void device_close(InfDevice *d) {
         if (d->results) call->host_free(d->results);
         if (d->memory) call->memory_free(d->memory);
         if (d->glue) call->module_unload(d->glue);
-        if (d->module) call->module_unload(d->module);
+        inf_cuda_unload(&d->cuda, &d->code);
     }
     inf_cuda_close(&d->cuda);
     inf_error_free(&d->fault);

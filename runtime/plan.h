@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-enum { PLAN_VERSION = 1, PLAN_NDIM_MAX = 8, PLAN_REPEAT_DEPTH_MAX = 4 };
+enum { PLAN_VERSION = 1, PLAN_NDIM_MAX = 8, PLAN_REPEAT_DEPTH_MAX = 4, PLAN_PARTS_MAX = 8 };
 
 /* A target that is not counted: the padding of the last evaluation batch. */
 #define INF_TARGET_PAD INT32_MIN
@@ -70,6 +70,7 @@ typedef struct PlanKernel {
     int64_t flops;
     uint8_t math;                       /* PlanMath */
     uint8_t kind;                       /* PlanKernelKind */
+    uint8_t part;                       /* PLAN_KERNEL_cuda: PlanImage.part */
     uint32_t grid, block, shared_bytes; /* PLAN_KERNEL_cuda: one-dimensional; grid 0: nothing to do;
                                            shared_bytes is dynamic shared memory */
     uint32_t matmul;                    /* PLAN_KERNEL_matmul: index into Plan.matmul */
@@ -133,10 +134,12 @@ typedef struct PlanMatmul {
 } PlanMatmul;
 
 /* Device code: a cubin for one architecture ("sm_90a"), or PTX ("compute_80") for chips that no
- * cubin names. */
+ * cubin names. An architecture has an image for each part of the kernels, numbered from 0; that of
+ * part 0 holds inf_stage and inf_stage_tokens, too. */
 typedef struct PlanImage {
     const char *arch;
     const unsigned char *bytes, *end;
+    uint32_t part;
 } PlanImage;
 
 /* Operand of a step: base[region] + offset + sum over enclosing repeats of iteration * stride.

@@ -461,6 +461,7 @@ static unsigned char *compile_kernels(size_t *bytes) {
     FILE *out = open_memstream(&source, &length);
     assert_non_null(out);
     loop_print_cuda_prelude(out);
+    loop_print_cuda_stage(out);
     fputs(cuda_text, out);
     fclose(out);
     NvrtcImage image = nvrtc_compile(nvrtc, source, "conform.cu", "compute_80");

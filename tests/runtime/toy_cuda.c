@@ -41,9 +41,11 @@ void toy_cuda_stage(const FakeLaunch *l) {
 static const char *const parameters[TOY_KERNELS] = {"pppppppe", "pppppppe", "pppppe",
                                                     "pppppe",   "ppppe",    "ppppppppppe"};
 static FakeKernel fakes[TOY_KERNELS + 2];
-static FakeImage image = {FAKE_MAGIC, fakes, TOY_KERNELS + 2};
-static PlanImage images[] = {
-    {"sm_80", NULL, NULL}, {"sm_90a", NULL, NULL}, {"compute_80", NULL, NULL}};
+/* Two parts: the last kernel has one of its own. */
+enum { STAGE = TOY_KERNELS - 1, STAGE_TOKENS, LAST, PARTS = 2, IMAGES = 3 * PARTS };
+static FakeImage parts[PARTS] = {{FAKE_MAGIC, fakes, LAST}, {FAKE_MAGIC, &fakes[LAST], 1}};
+static const char *const archs[] = {"sm_80", "sm_90a", "compute_80"};
+static PlanImage images[IMAGES];
 static PlanKernel kernels[TOY_KERNELS];
 
 /* What each kernel's arguments reach, and where it writes; toy.c has them in this order. */
@@ -58,6 +60,8 @@ static const struct {
 enum { ARGS = 19 };
 static PlanArg args[ARGS];
 
+static FakeKernel *fake_of(uint32_t kernel) { return &fakes[kernel < STAGE ? kernel : LAST]; }
+
 /* Code that does not fit the device must not be chosen: it cannot be loaded. */
 Plan toy_cuda_plan(void) {
     static const unsigned char wrong[] = "not an image at all";
@@ -69,13 +73,16 @@ Plan toy_cuda_plan(void) {
         kernels[i].grid = 3;
         kernels[i].block = 32;
         kernels[i].shared_bytes = i == 0 ? 100000 : 0;
-        fakes[i] = (FakeKernel){kernels[i].name, parameters[i], run_toy, &toy_plan.kernel[i]};
+        kernels[i].part = i < STAGE ? 0 : 1;
+        *fake_of(i) = (FakeKernel){kernels[i].name, parameters[i], run_toy, &toy_plan.kernel[i]};
     }
-    fakes[TOY_KERNELS] = (FakeKernel){"inf_stage", "ppppppll", toy_cuda_stage, NULL};
-    fakes[TOY_KERNELS + 1] = (FakeKernel){"inf_stage_tokens", "pppppllw", NULL, NULL};
-    for (int i = 0; i < 3; i++) {
-        images[i].bytes = i == 1 ? (const unsigned char *)&image : wrong;
-        images[i].end = images[i].bytes + (i == 1 ? sizeof image : sizeof wrong);
+    fakes[STAGE] = (FakeKernel){"inf_stage", "ppppppll", toy_cuda_stage, NULL};
+    fakes[STAGE_TOKENS] = (FakeKernel){"inf_stage_tokens", "pppppllw", NULL, NULL};
+    for (uint32_t i = 0; i < IMAGES; i++) {
+        bool right = i / PARTS == 1;
+        const void *bytes = right ? (const void *)&parts[i % PARTS] : wrong;
+        images[i] = (PlanImage){.arch = archs[i / PARTS], .bytes = bytes, .part = i % PARTS};
+        images[i].end = images[i].bytes + (right ? sizeof *parts : sizeof wrong);
     }
     for (int i = 0; i < ARGS; i++) {
         args[i] = toy_plan.arg[i];
@@ -86,7 +93,7 @@ Plan toy_cuda_plan(void) {
     plan.target = "cuda";
     plan.kernel = kernels;
     plan.image = images;
-    plan.nimage = 3;
+    plan.nimage = IMAGES;
     return plan;
 }
 
@@ -99,4 +106,4 @@ bool fake_preload(const char *name) {
     return dlopen(path, RTLD_NOW | RTLD_GLOBAL) != NULL;
 }
 
-void toy_cuda_replace(uint32_t k, const PlanKernel *kernel) { fakes[k].context = kernel; }
+void toy_cuda_replace(uint32_t k, const PlanKernel *kernel) { fake_of(k)->context = kernel; }
