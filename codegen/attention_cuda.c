@@ -79,12 +79,6 @@ AttentionLaunch attention_cuda_backward(const AttentionSpec *s) {
                              .shared_bytes = shared_bytes(s, &cut, true)};
 }
 
-void attention_cuda_print_prelude(FILE *out) {
-    fwrite(attention_cuda_text, 1, (size_t)(attention_cuda_text_end - attention_cuda_text), out);
-}
-
-/* --- a kernel --- */
-
 /* Heads (or groups of them) whose operands fit into the cache together, beside those of the chunks
  * before and after. */
 static int64_t chunk_of(const AttentionSpec *s, bool backward) {
@@ -94,6 +88,26 @@ static int64_t chunk_of(const AttentionSpec *s, bool backward) {
     int64_t n = (backward ? CACHE_BACKWARD : CACHE_FORWARD) / (bytes > 0 ? bytes : 1);
     return n < 1 ? 1 : n > pairs ? pairs : n;
 }
+
+PlanSizes attention_cuda_sizes(const AttentionSpec *s) {
+    return (PlanSizes){.batch = (int32_t)s->batch,
+                       .queries = (int32_t)s->queries,
+                       .keys = (int32_t)s->keys,
+                       .chunk = (int32_t)chunk_of(s, false),
+                       .q = s->q.b,
+                       .k = s->k.b,
+                       .v = s->v.b,
+                       .out = s->out.b,
+                       .turned = s->turned.b,
+                       .lse = s->lse.b,
+                       .lse_head = s->lse.h};
+}
+
+void attention_cuda_print_prelude(FILE *out) {
+    fwrite(attention_cuda_text, 1, (size_t)(attention_cuda_text_end - attention_cuda_text), out);
+}
+
+/* --- a kernel --- */
 
 static bool is_loose_view(const AttentionSpec *s, const AttentionView *v) {
     if (v->arg < 0) return false;
@@ -119,9 +133,11 @@ static bool is_loose(const AttentionSpec *s, bool backward) {
            is_loose_view(s, &s->dv);
 }
 
-static void print_view(const char *name, const AttentionView *v, FILE *out) {
-    fprintf(out, "        %s_B = %" PRId64 ", %s_H = %" PRId64 ", %s_T = %" PRId64 ",\n", name,
-            v->b, name, v->h, name, v->t);
+static void print_view(const AttentionSpec *s, const char *name, const AttentionView *v,
+                       FILE *out) {
+    fputs("        ", out);
+    if (!s->any_size) fprintf(out, "%s_B = %" PRId64 ", ", name, v->b);
+    fprintf(out, "%s_H = %" PRId64 ", %s_T = %" PRId64 ",\n", name, v->h, name, v->t);
 }
 
 static void print_constant(const char *name, double value, FILE *out) {
@@ -153,30 +169,34 @@ static void print_wanted(const AttentionSpec *s, bool backward, FILE *out) {
 static void print_traits(const AttentionSpec *s, bool backward, const char *name, FILE *out) {
     const double log2_e = 1.4426950408889634;
     Cut cut = cut_of(s, backward);
-    fprintf(out, "struct %s_traits {\n    enum : int {\n", name);
-    fprintf(out, "        BATCH = %" PRId64 ", HEADS = %" PRId64 ", GROUPS = %" PRId64 ",\n",
-            s->batch, s->heads, s->groups);
-    fprintf(out, "        QUERIES = %" PRId64 ", KEYS = %" PRId64 ", DIM = %" PRId64 ",\n",
-            s->queries, s->keys, s->dim);
+    fprintf(out, "struct %s_traits%s {\n    enum : int {\n", name,
+            s->any_size ? " : AttnSizes" : "");
+    if (!s->any_size)
+        fprintf(out, "        BATCH = %" PRId64 ", QUERIES = %" PRId64 ", KEYS = %" PRId64 ",\n",
+                s->batch, s->queries, s->keys);
+    fprintf(out, "        HEADS = %" PRId64 ", GROUPS = %" PRId64 ", DIM = %" PRId64 ",\n",
+            s->heads, s->groups, s->dim);
     fprintf(out, "        CAUSAL = %d, LOOSE = %d, NEGATIVE = %d,\n", s->causal,
             is_loose(s, backward), s->scale < 0);
     fprintf(out, "        ROWS = %d, BANDS = %d, COLS = %d, STAGES = %d,\n", cut.rows, cut.bands,
             cut.cols, cut.stages);
     fprintf(out, "        QUERY_ROWS = %d, QUERY_BANDS = %d, OUT_TILE = %d, KEY_KINDS = %d,\n",
             cut.query_rows, cut.query_bands, cut.out_tile, cut.key_kinds);
-    fprintf(out, "        CHUNK = %" PRId64 ",\n", chunk_of(s, backward));
+    if (!s->any_size) fprintf(out, "        CHUNK = %" PRId64 ",\n", chunk_of(s, backward));
     print_wanted(s, backward, out);
     fputs("    enum : int64_t {\n", out);
-    print_view("Q", &s->q, out);
-    print_view("K", &s->k, out);
-    print_view("V", &s->v, out);
-    print_view("O", &s->out, out);
-    if (!backward) print_view("TURNED", &s->turned, out);
-    if (backward) print_view("DO", &s->dout, out);
-    if (backward) print_view("DQ", &s->dq, out);
-    if (backward) print_view("DK", &s->dk, out);
-    if (backward) print_view("DV", &s->dv, out);
-    fprintf(out, "        L_B = %" PRId64 ", L_H = %" PRId64 "\n    };\n", s->lse.b, s->lse.h);
+    print_view(s, "Q", &s->q, out);
+    print_view(s, "K", &s->k, out);
+    print_view(s, "V", &s->v, out);
+    print_view(s, "O", &s->out, out);
+    if (!backward) print_view(s, "TURNED", &s->turned, out);
+    if (backward) print_view(s, "DO", &s->dout, out);
+    if (backward) print_view(s, "DQ", &s->dq, out);
+    if (backward) print_view(s, "DK", &s->dk, out);
+    if (backward) print_view(s, "DV", &s->dv, out);
+    if (!s->any_size)
+        fprintf(out, "        L_B = %" PRId64 ", L_H = %" PRId64 "\n", s->lse.b, s->lse.h);
+    fputs("    };\n", out);
     print_constant("scale", s->scale, out);
     print_constant("slope_log2", s->scale * log2_e, out);
     /* A running maximum needs a slope above 0. */
@@ -193,7 +213,7 @@ static void print_head(const AttentionSpec *s, const Cut *cut, const char *name,
     for (int i = 0; i < s->nargs; i++)
         fprintf(out, "%s%s *a%d, ", i < s->nread ? "const " : "",
                 print_memory_type(s->arg_dtype[i]), i);
-    fputs("InfDeviceEnv env) {\n", out);
+    fprintf(out, "InfDeviceEnv env%s) {\n", s->any_size ? ", AttnSizes sizes" : "");
 }
 
 static void print_pointer(const AttentionView *v, const char *after, FILE *out) {
@@ -215,7 +235,8 @@ void attention_cuda_print_forward(const AttentionSpec *s, const char *name, FILE
     Cut cut = cut_of(s, false);
     print_traits(s, false, name, out);
     print_head(s, &cut, name, out);
-    fprintf(out, "    attn_forward_%s<%s_traits>(", dtype_name(s->dtype), name);
+    fprintf(out, "    const %s_traits spec = {%s};\n", name, s->any_size ? "sizes" : "");
+    fprintf(out, "    attn_forward_%s(spec, ", dtype_name(s->dtype));
     print_pointer(&s->q, ", ", out);
     print_pointer(&s->k, ", ", out);
     print_pointer(&s->v, ", ", out);

@@ -23,6 +23,7 @@
 #define INFINIC_CODEGEN_ATTENTION_CUDA_H
 
 #include "ir/type.h"
+#include "runtime/plan.h"
 
 #include <stdio.h>
 
@@ -54,6 +55,7 @@ typedef struct AttentionSpec {
     int nargs, nread;     /* arguments of the kernel: operands [0, nread), then results */
     Dtype arg_dtype[ATTENTION_ARGS_MAX];
     uint64_t loose; /* bit i: argument i may lie at an address that 16 does not divide */
+    bool any_size;  /* forward: the kernel is told its PlanSizes, behind InfDeviceEnv */
 } AttentionSpec;
 
 typedef struct AttentionLaunch {
@@ -64,6 +66,8 @@ typedef struct AttentionLaunch {
 
 AttentionLaunch attention_cuda_forward(const AttentionSpec *s);
 AttentionLaunch attention_cuda_backward(const AttentionSpec *s);
+
+PlanSizes attention_cuda_sizes(const AttentionSpec *s);
 
 /* What all kernels of this file need before them: templates, written in C++ that NVRTC takes and,
  * with INF_EMULATED and words of its own, the tests' emulation. */

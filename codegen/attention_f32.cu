@@ -157,41 +157,41 @@ INF_INLINE float attn_row_max(float v) {
 }
 
 /* Whether query `row` sees `key`. */
-template <class S> INF_INLINE bool attn_sees(int row, int key) {
-    return key < S::KEYS && (!S::CAUSAL || key <= row);
+template <class S> INF_INLINE bool attn_sees(const S spec, int row, int key) {
+    return key < spec.KEYS && (!S::CAUSAL || key <= row);
 }
 
 template <class S>
-INF_INLINE void attn_forward_f32(const float *q, const float *k, const float *v, float *out,
-                                 float *lse, AttnTables tables, float *turned) {
+INF_INLINE void attn_forward_f32(const S spec, const float *q, const float *k, const float *v,
+                                 float *out, float *lse, AttnTables tables, float *turned) {
     typedef AttnSquare<S> F;
-    const AttnPlace at = attn_forward_place<S>();
+    const AttnPlace at = attn_forward_place(spec);
     const int group = at.head / (S::HEADS / S::GROUPS), row0 = at.tile * S::ROWS;
     const int x = threadIdx.x % 16, y = threadIdx.x / 16;
     ATTN_SHARED(raw);
     float *rows = (float *)raw, *tile = rows + F::TILE, *weights = tile + F::TILE;
-    q += at.batch * S::Q_B + at.head * S::Q_H + row0 * S::Q_T;
-    k += at.batch * S::K_B + group * S::K_H;
-    v += at.batch * S::V_B + group * S::V_H;
-    out += at.batch * S::O_B + at.head * S::O_H + row0 * S::O_T;
-    lse += at.batch * S::L_B + at.head * S::L_H + row0;
+    q += at.batch * spec.Q_B + at.head * S::Q_H + row0 * S::Q_T;
+    k += at.batch * spec.K_B + group * S::K_H;
+    v += at.batch * spec.V_B + group * S::V_H;
+    out += at.batch * spec.O_B + at.head * S::O_H + row0 * S::O_T;
+    lse += at.batch * spec.L_B + at.head * spec.L_H + row0;
     float m[F::SIDE], l[F::SIDE], o[F::SIDE][F::WIDE][4];
     attn_clear<S>(o);
     for (int i = 0; i < F::SIDE; i++) m[i] = -INFINITY, l[i] = 0.0f;
-    attn_fill<S>(rows, q, S::Q_T, S::QUERIES - row0);
+    attn_fill<S>(rows, q, S::Q_T, spec.QUERIES - row0);
     if constexpr (S::PAIRS_Q != ATTN_NO_PAIRS) {
-        turned += at.batch * S::TURNED_B + at.head * S::TURNED_H + row0 * S::TURNED_T;
+        turned += at.batch * spec.TURNED_B + at.head * S::TURNED_H + row0 * S::TURNED_T;
         __syncthreads();
         attn_turn_f32<S, F::LINE, S::ROWS, S::PAIRS_Q, S::BACK_Q, true>(
             rows, attn_tables_at<S>(tables, row0), S::HAS_TURNED ? turned : 0, S::TURNED_T,
-            S::QUERIES - row0);
+            spec.QUERIES - row0);
     }
-    const int last = S::CAUSAL ? INF_MIN(row0 + S::ROWS, (int)S::KEYS) : (int)S::KEYS;
+    const int last = S::CAUSAL ? INF_MIN(row0 + S::ROWS, (int)spec.KEYS) : (int)spec.KEYS;
 #pragma unroll 1
     for (int key = 0; key < last; key += S::ROWS) {
         float s[F::SIDE][F::SIDE];
         __syncthreads();
-        attn_fill<S>(tile, k + key * S::K_T, S::K_T, S::KEYS - key);
+        attn_fill<S>(tile, k + key * S::K_T, S::K_T, spec.KEYS - key);
         __syncthreads();
         attn_scores<S>(s, rows, tile);
 #pragma unroll
@@ -199,8 +199,9 @@ INF_INLINE void attn_forward_f32(const float *q, const float *k, const float *v,
             float top = m[i];
 #pragma unroll
             for (int j = 0; j < F::SIDE; j++) {
-                s[i][j] = attn_sees<S>(row0 + y + 16 * i, key + x + 16 * j) ? s[i][j] * S::scale()
-                                                                            : -INFINITY;
+                s[i][j] = attn_sees(spec, row0 + y + 16 * i, key + x + 16 * j)
+                              ? s[i][j] * S::scale()
+                              : -INFINITY;
                 top = s[i][j] > top ? s[i][j] : top;
             }
             top = attn_row_max(top);
@@ -217,18 +218,18 @@ INF_INLINE void attn_forward_f32(const float *q, const float *k, const float *v,
         }
         attn_put_scores<S>(weights, s);
         __syncthreads();
-        attn_fill<S>(tile, v + key * S::V_T, S::V_T, S::KEYS - key);
+        attn_fill<S>(tile, v + key * S::V_T, S::V_T, spec.KEYS - key);
         __syncthreads();
         attn_add<S, false>(o, weights, tile);
     }
 #pragma unroll
     for (int i = 0; i < F::SIDE; i++) {
         l[i] = attn_row_sum(l[i]);
-        if (S::HAS_LSE && x == 0 && row0 + y + 16 * i < S::QUERIES)
+        if (S::HAS_LSE && x == 0 && row0 + y + 16 * i < spec.QUERIES)
             lse[y + 16 * i] = m[i] + inf_log(l[i]);
         l[i] = 1.0f / l[i];
     }
-    if (S::HAS_OUT) attn_store<S>(out, S::O_T, S::QUERIES - row0, o, l);
+    if (S::HAS_OUT) attn_store<S>(out, S::O_T, spec.QUERIES - row0, o, l);
 }
 
 /* --- gradients --- */
@@ -286,7 +287,7 @@ INF_INLINE void attn_probabilities(float (&s)[AttnSquare<S>::SIDE][AttnSquare<S>
     for (int i = 0; i < AttnSquare<S>::SIDE; i++)
 #pragma unroll
         for (int j = 0; j < AttnSquare<S>::SIDE; j++)
-            s[i][j] = attn_sees<S>(row0 + y + 16 * i, key + x + 16 * j)
+            s[i][j] = attn_sees(S(), row0 + y + 16 * i, key + x + 16 * j)
                           ? inf_exp(s[i][j] * S::scale() - lse[i])
                           : 0.0f;
 }

@@ -6,13 +6,13 @@
  */
 
 /* Sets scores of keys that a query does not see to -inf: `row`, `key` are this lane's first. */
-template <class S> INF_INLINE void attn_mask(float (&s)[S::COLS / 8][4], int row, int key) {
+template <class S> INF_INLINE void attn_mask(const S spec, float (&s)[S::COLS / 8][4], int row, int key) {
 #pragma unroll
     for (int i = 0; i < S::COLS / 8; i++)
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const int k = key + 8 * i + j % 2, r = row + j / 2 * 8;
-            if (k >= S::KEYS || (S::CAUSAL && k > r)) s[i][j] = -INFINITY;
+            if (k >= spec.KEYS || (S::CAUSAL && k > r)) s[i][j] = -INFINITY;
         }
 }
 
@@ -56,7 +56,7 @@ INF_INLINE void attn_softmax(float (&s)[S::COLS / 8][4], float (&o)[AttnForm<S>:
 
 /* Scores of a band become weights. `row`: the warp's first, `key`: the tile's. */
 template <class S>
-INF_INLINE void attn_forward_weights(uint32_t (&p)[S::COLS / 16][4], float (&s)[S::COLS / 8][4],
+INF_INLINE void attn_forward_weights(const S spec, uint32_t (&p)[S::COLS / 16][4], float (&s)[S::COLS / 8][4],
                                      float (&o)[AttnForm<S>::BLOCKS][4], float (&m)[2],
                                      float (&l)[2], int row, int key) {
     const int lane = threadIdx.x % 32;
@@ -65,15 +65,15 @@ INF_INLINE void attn_forward_weights(uint32_t (&p)[S::COLS / 16][4], float (&s)[
         for (int i = 0; i < S::COLS / 8; i++)
 #pragma unroll
             for (int e = 0; e < 4; e++) s[i][e] = -s[i][e];
-    if (key + S::COLS > S::KEYS || (S::CAUSAL && key + S::COLS - 1 > row))
-        attn_mask<S>(s, row + lane / 4, key + lane % 4 * 2);
+    if (key + S::COLS > spec.KEYS || (S::CAUSAL && key + S::COLS - 1 > row))
+        attn_mask(spec, s, row + lane / 4, key + lane % 4 * 2);
     attn_softmax<S>(s, o, m, l);
     attn_pack(p, s);
 }
 
 /* The bands from FROM on meet a tile of keys and its values behind it. */
 template <class S, int FROM>
-INF_INLINE void attn_forward_tile(float (&o)[S::BANDS][AttnForm<S>::BLOCKS][4],
+INF_INLINE void attn_forward_tile(const S spec, float (&o)[S::BANDS][AttnForm<S>::BLOCKS][4],
                                   float (&m)[S::BANDS][2], float (&l)[S::BANDS][2],
                                   const uint32_t (&a)[S::BANDS][AttnForm<S>::STEPS][4],
                                   uint32_t rows, uint32_t keys, int row, int key) {
@@ -88,7 +88,7 @@ INF_INLINE void attn_forward_tile(float (&o)[S::BANDS][AttnForm<S>::BLOCKS][4],
 #pragma unroll
         for (int h = FROM; h < S::BANDS; h++) {
             attn_finish<S, S::BANDS - 1 - FROM>(s[h]);
-            attn_forward_weights<S>(p[h], s[h], o[h], m[h], l[h], row + h * F::BAND, key);
+            attn_forward_weights(spec, p[h], s[h], o[h], m[h], l[h], row + h * F::BAND, key);
             attn_add_product<S>(o[h], p[h], values);
         }
 #pragma unroll
@@ -97,15 +97,15 @@ INF_INLINE void attn_forward_tile(float (&o)[S::BANDS][AttnForm<S>::BLOCKS][4],
         attn_dot_warp<S, S::BANDS, F::ROWS_STAY>(s, a, rows, keys);
 #pragma unroll
         for (int h = 0; h < S::BANDS; h++)
-            attn_forward_weights<S>(p[h], s[h], o[h], m[h], l[h], row + h * F::BAND, key);
+            attn_forward_weights(spec, p[h], s[h], o[h], m[h], l[h], row + h * F::BAND, key);
         attn_add_warp<S, S::BANDS>(o, p, values);
     }
 }
 
 /* Waits for tile j of n of the keys, its values behind it; starts to copy the next one. */
 template <class S>
-INF_INLINE uint32_t attn_forward_arrive(const inf_bf16 *k, const inf_bf16 *v, uint32_t tiles, int j,
-                                        int n) {
+INF_INLINE uint32_t attn_forward_arrive(const S spec, const inf_bf16 *k, const inf_bf16 *v,
+                                        uint32_t tiles, int j, int n) {
     enum : int { TILE = S::COLS * AttnForm<S>::ROW_BYTES };
     const int next = (j + 1) * S::COLS;
     const uint32_t to = tiles + (j + 1) % 2 * (2 * TILE);
@@ -113,8 +113,8 @@ INF_INLINE uint32_t attn_forward_arrive(const inf_bf16 *k, const inf_bf16 *v, ui
     attn_show();
     __syncthreads();
     if (j + 1 < n) {
-        attn_load_tile<S, S::COLS>(to, k + next * S::K_T, S::K_T, S::KEYS - next);
-        attn_load_tile<S, S::COLS>(to + TILE, v + next * S::V_T, S::V_T, S::KEYS - next);
+        attn_load_tile<S, S::COLS>(to, k + next * S::K_T, S::K_T, spec.KEYS - next);
+        attn_load_tile<S, S::COLS>(to + TILE, v + next * S::V_T, S::V_T, spec.KEYS - next);
         attn_copy_commit();
     }
     return tiles + j % 2 * (2 * TILE);
@@ -122,26 +122,26 @@ INF_INLINE uint32_t attn_forward_arrive(const inf_bf16 *k, const inf_bf16 *v, ui
 
 /* q, k, v, out, lse: of this block's batch, head and group. */
 template <class S>
-INF_INLINE void attn_forward_block(const inf_bf16 *q, const inf_bf16 *k, const inf_bf16 *v,
-                                   inf_bf16 *out, float *lse, AttnTables tables, inf_bf16 *turned,
-                                   int row0) {
+INF_INLINE void attn_forward_block(const S spec, const inf_bf16 *q, const inf_bf16 *k,
+                                   const inf_bf16 *v, inf_bf16 *out, float *lse, AttnTables tables,
+                                   inf_bf16 *turned, int row0) {
     typedef AttnForm<S> F;
     ATTN_SHARED(raw);
     const uint32_t rows = attn_address(raw), tiles = rows + S::ROWS * F::ROW_BYTES;
     enum : int { TILE = S::COLS * F::ROW_BYTES };
     const int lane = threadIdx.x % 32, row = row0 + threadIdx.x / 32 * 16;
-    const int last = S::CAUSAL ? INF_MIN(row0 + S::ROWS, (int)S::KEYS) : (int)S::KEYS;
+    const int last = S::CAUSAL ? INF_MIN(row0 + S::ROWS, (int)spec.KEYS) : (int)spec.KEYS;
     const int n = (last + S::COLS - 1) / S::COLS;
     float o[S::BANDS][F::BLOCKS][4], m[S::BANDS][2], l[S::BANDS][2];
     uint32_t a[S::BANDS][F::STEPS][4]; /* of wgmma, rows come from shared memory */
 
-    attn_load_tile<S, S::ROWS>(rows, q + row0 * S::Q_T, S::Q_T, S::QUERIES - row0);
+    attn_load_tile<S, S::ROWS>(rows, q + row0 * S::Q_T, S::Q_T, spec.QUERIES - row0);
     if constexpr (S::PAIRS_Q != ATTN_NO_PAIRS) attn_copy_commit();
-    attn_load_tile<S, S::COLS>(tiles, k, S::K_T, S::KEYS);
-    attn_load_tile<S, S::COLS>(tiles + TILE, v, S::V_T, S::KEYS);
+    attn_load_tile<S, S::COLS>(tiles, k, S::K_T, spec.KEYS);
+    attn_load_tile<S, S::COLS>(tiles + TILE, v, S::V_T, spec.KEYS);
     attn_copy_commit();
     if constexpr (S::PAIRS_Q != ATTN_NO_PAIRS)
-        attn_turn_queries<S>(rows, attn_tables_at<S>(tables, row0), S::QUERIES - row0);
+        attn_turn_queries<S>(rows, attn_tables_at<S>(tables, row0), spec.QUERIES - row0);
     if (S::PAIRS_Q == ATTN_NO_PAIRS || F::ROWS_STAY) {
         attn_copy_wait<0>();
         __syncthreads();
@@ -160,15 +160,15 @@ INF_INLINE void attn_forward_block(const inf_bf16 *q, const inf_bf16 *k, const i
                          : n;
 #pragma unroll 1
     for (int j = 0; j < both; j++) {
-        const uint32_t tile = attn_forward_arrive<S>(k, v, tiles, j, n);
+        const uint32_t tile = attn_forward_arrive(spec, k, v, tiles, j, n);
         if (S::CAUSAL && S::BANDS == 1 && j * S::COLS >= row / F::MEET * F::MEET + F::MEET)
             continue;
-        attn_forward_tile<S, 0>(o, m, l, a, rows, tile, row, j * S::COLS);
+        attn_forward_tile<S, 0>(spec, o, m, l, a, rows, tile, row, j * S::COLS);
     }
 #pragma unroll 1
     for (int j = both; j < n; j++) {
-        const uint32_t tile = attn_forward_arrive<S>(k, v, tiles, j, n);
-        attn_forward_tile<S, S::BANDS - 1>(o, m, l, a, rows, tile, row, j * S::COLS);
+        const uint32_t tile = attn_forward_arrive(spec, k, v, tiles, j, n);
+        attn_forward_tile<S, S::BANDS - 1>(spec, o, m, l, a, rows, tile, row, j * S::COLS);
     }
 
     __syncthreads();
@@ -181,28 +181,29 @@ INF_INLINE void attn_forward_block(const inf_bf16 *q, const inf_bf16 *k, const i
             const int r = row + h * F::BAND + lane / 4 + 8 * e;
             const float sum = attn_fold4(l[h][e]);
             scale[e] = 1.0f / sum;
-            if (S::HAS_LSE && lane % 4 == 0 && r < S::QUERIES)
+            if (S::HAS_LSE && lane % 4 == 0 && r < spec.QUERIES)
                 lse[r] = INF_FMA(m[h][e], S::scale_log2(), attn_log2(sum)) * 0.693147180559945f;
         }
         if constexpr (S::HAS_TURNED) {
-            attn_write_rows<S>(turned + first * S::TURNED_T, S::TURNED_T, S::QUERIES - first,
+            attn_write_rows<S>(turned + first * S::TURNED_T, S::TURNED_T, spec.QUERIES - first,
                                rows + h * (F::BAND * 128));
             attn_warp_meet();
         }
         if (S::HAS_OUT)
-            attn_store_rows<S>(out + first * S::O_T, S::O_T, S::QUERIES - first, o[h], scale[0],
+            attn_store_rows<S>(out + first * S::O_T, S::O_T, spec.QUERIES - first, o[h], scale[0],
                                scale[1], rows + h * (F::BAND * 128));
     }
 }
 
 template <class S>
-INF_INLINE void attn_forward_bf16(const inf_bf16 *q, const inf_bf16 *k, const inf_bf16 *v,
-                                  inf_bf16 *out, float *lse, AttnTables tables, inf_bf16 *turned) {
-    const AttnPlace at = attn_forward_place<S>();
+INF_INLINE void attn_forward_bf16(const S spec, const inf_bf16 *q, const inf_bf16 *k,
+                                  const inf_bf16 *v, inf_bf16 *out, float *lse, AttnTables tables,
+                                  inf_bf16 *turned) {
+    const AttnPlace at = attn_forward_place(spec);
     const int64_t group = at.head / (S::HEADS / S::GROUPS);
-    attn_forward_block<S>(
-        q + at.batch * S::Q_B + at.head * S::Q_H, k + at.batch * S::K_B + group * S::K_H,
-        v + at.batch * S::V_B + group * S::V_H, out + at.batch * S::O_B + at.head * S::O_H,
-        lse + at.batch * S::L_B + at.head * S::L_H, tables,
-        turned + at.batch * S::TURNED_B + at.head * S::TURNED_H, at.tile * S::ROWS);
+    attn_forward_block(
+        spec, q + at.batch * spec.Q_B + at.head * S::Q_H, k + at.batch * spec.K_B + group * S::K_H,
+        v + at.batch * spec.V_B + group * S::V_H, out + at.batch * spec.O_B + at.head * S::O_H,
+        lse + at.batch * spec.L_B + at.head * spec.L_H, tables,
+        turned + at.batch * spec.TURNED_B + at.head * S::TURNED_H, at.tile * S::ROWS);
 }

@@ -3,17 +3,23 @@
  * Heads come in chunks of CHUNK, whose operands stay in the cache meanwhile; within a chunk the
  * longest work comes first, so that short blocks fill the end.
  */
+/* PlanSizes of runtime/plan.h: what traits of a kernel for any size are told. */
+struct AttnSizes {
+    int BATCH, QUERIES, KEYS, CHUNK;
+    int64_t Q_B, K_B, V_B, O_B, TURNED_B, L_B, L_H;
+};
+
 struct AttnPlace {
     int batch, head, tile;
 };
 
 /* The first ROWS rows of a tile of queries of a head. */
-template <class S> INF_INLINE AttnPlace attn_forward_place() {
-    enum : int { TILES = (S::QUERIES + S::ROWS - 1) / S::ROWS, PAIRS = S::BATCH * S::HEADS };
-    const int block = (int)blockIdx.x, chunk = block / (S::CHUNK * TILES);
-    const int in = block % (S::CHUNK * TILES), first = chunk * S::CHUNK;
-    const int pairs = INF_MIN(PAIRS - first, (int)S::CHUNK), pair = first + in % pairs;
-    return {pair / S::HEADS, pair % S::HEADS, TILES - 1 - in / pairs};
+template <class S> INF_INLINE AttnPlace attn_forward_place(const S spec) {
+    const int tiles = (spec.QUERIES + S::ROWS - 1) / S::ROWS, heads = spec.BATCH * S::HEADS;
+    const int block = (int)blockIdx.x, chunk = block / (spec.CHUNK * tiles);
+    const int in = block % (spec.CHUNK * tiles), first = chunk * spec.CHUNK;
+    const int pairs = INF_MIN(heads - first, (int)spec.CHUNK), pair = first + in % pairs;
+    return {pair / S::HEADS, pair % S::HEADS, tiles - 1 - in / pairs};
 }
 
 /* Blocks of keys (KEY_KINDS kinds: two when registers hold only one of dk and dv) keep ROWS of

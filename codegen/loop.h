@@ -194,6 +194,7 @@ typedef struct LoopValInfo {
 } LoopValInfo;
 
 struct LoopKernel;
+struct PlanSizes;
 
 /* A kernel that is text from a template instead of statements: its parameters are declared as
  * always; the printers call `print` for the whole function. `prelude` prints what such kernels need
@@ -205,6 +206,9 @@ typedef struct LoopText {
     LoopPrelude *prelude;
     const void *spec; /* what `print` knows of the kernel */
     int64_t weight;   /* takes the compiler as long as so many characters of statements */
+    /* The function has another parameter, for these; functions of equal text but for the name are
+     * one. NULL: it knows its sizes. */
+    const struct PlanSizes *sizes;
 } LoopText;
 
 /* What the kernel's products are done in: as PlanMath of runtime/plan.h. */

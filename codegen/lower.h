@@ -16,6 +16,7 @@ typedef struct LowerContext {
     Target target;
     uint64_t loose;   /* bit i: argument i may lie at an address that 16 does not divide */
     bool in_place;    /* put: the result lies where the old tensor does */
+    bool any_size;    /* one function for kernels that differ in their sizes, where there is one */
     int repeat_depth; /* repeats around the kernel and their counts, outermost first */
     int64_t repeat_count[REPEAT_DEPTH_MAX];
 } LowerContext;

@@ -42,11 +42,25 @@ static LoopKernel *cuda_kernel(LoopKernel *k, AttentionLaunch launch) {
     return k;
 }
 
+static void set_any_size(Arena *arena, LoopKernel *k) {
+    AttentionSpec *spec = ARENA_NEW(arena, AttentionSpec);
+    PlanSizes *sizes = ARENA_NEW(arena, PlanSizes);
+    LoopText *text = ARENA_NEW(arena, LoopText);
+    *spec = *(const AttentionSpec *)k->text->spec;
+    spec->any_size = true;
+    *sizes = attention_cuda_sizes(spec);
+    *text = *k->text;
+    text->spec = spec;
+    text->sizes = sizes;
+    k->text = text;
+}
+
 LoopKernel *lower_cuda_attention(LowerContext *ctx, const Graph *g, const Node *kernel) {
     LoopKernel *k = text_kernel(ctx, g, kernel,
                                 (LoopText){.print = print_cuda_forward,
                                            .prelude = attention_cuda_print_prelude,
                                            .weight = 32000});
+    if (ctx->any_size) set_any_size(ctx->arena, k);
     return cuda_kernel(k, attention_cuda_forward(k->text->spec));
 }
 

@@ -23,12 +23,14 @@ static int compare_weights(const void *a, const void *b) {
 }
 
 void parts_plan(Program *p) {
-    uint32_t n = p->kernels.n;
-    Weight *order = ARENA_ARRAY(p->arena, Weight, n + 1);
+    const KernelRow *row = p->kernels.data;
+    Weight *order = ARENA_ARRAY(p->arena, Weight, p->kernels.n + 1);
     int64_t total = 0, held[PLAN_PARTS_MAX] = {0};
-    for (uint32_t i = 0; i < n; i++) {
-        order[i] = (Weight){p->kernels.data[i].weight, i};
-        total += order[i].weight;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->kernels.n; i++) {
+        if (row[i].kind != PLAN_KERNEL_cuda || row[i].shares) continue;
+        order[n++] = (Weight){row[i].weight, i};
+        total += row[i].weight;
     }
     qsort(order, n, sizeof *order, compare_weights);
     int64_t parts = (total + PART_WEIGHT - 1) / PART_WEIGHT;
@@ -40,4 +42,6 @@ void parts_plan(Program *p) {
         held[least] += order[i].weight;
         p->kernels.data[order[i].kernel].part = least;
     }
+    for (uint32_t i = 0; i < p->kernels.n; i++)
+        if (row[i].shares) p->kernels.data[i].part = row[row[i].shares - 1].part;
 }

@@ -433,8 +433,10 @@ static void plan_programs(Program *p, PlanFinish *finish) {
     }
     for (int i = 0; i < p->mod->ngraph; i++) {
         const char *name = p->mod->graph[i]->name;
+        p->any_size = strncmp(name, "prefill.", 8) == 0;
         if (is_generation(name)) plan_forward(p, name, p->mod->generate.batch);
     }
+    p->any_size = false;
     if (module_graph(p->mod, "outputs")) plan_forward(p, "outputs", p->mod->eval.batch);
 }
 
@@ -573,7 +575,9 @@ static void plan_kernels(Program *p) {
                           .grid = (uint32_t)k->grid,
                           .block = (uint32_t)k->block,
                           .shared_bytes = (uint32_t)k->shared_bytes,
-                          .matmul = k->matmul};
+                          .matmul = k->matmul,
+                          .sizes = k->sizes};
+        if (k->shares) row.function = p->kernels.data[k->shares - 1].name;
         vec_push(p->arena, &p->plan_kernels, row);
     }
 }

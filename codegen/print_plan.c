@@ -111,6 +111,15 @@ static void print_names(const Program *p, FILE *out) {
     }
 }
 
+static void print_sizes(const PlanSizes *s, FILE *out) {
+    fprintf(out, ",\n     .sizes = &(const PlanSizes){%d, %d, %d, %d, ", s->batch, s->queries,
+            s->keys, s->chunk);
+    const int64_t apart[] = {s->q, s->k, s->v, s->out, s->turned, s->lse, s->lse_head};
+    for (size_t i = 0; i < sizeof apart / sizeof *apart; i++)
+        fprintf(out, "%s%" PRId64, i ? ", " : "", apart[i]);
+    fputc('}', out);
+}
+
 static void print_kernels(const Program *p, FILE *out) {
     fputs("static const PlanKernel kernels[] = {\n", out);
     for (uint32_t i = 0; i < p->plan_kernels.n; i++) {
@@ -124,6 +133,8 @@ static void print_kernels(const Program *p, FILE *out) {
                     r->block);
         if (r->part) fprintf(out, ", .part = %u", r->part);
         if (r->shared_bytes) fprintf(out, ", .shared_bytes = %u", r->shared_bytes);
+        if (r->function) fprintf(out, ", .function = \"%s\"", r->function);
+        if (r->sizes) print_sizes(r->sizes, out);
         if (r->kind == PLAN_KERNEL_matmul)
             fprintf(out, ",\n     .kind = PLAN_KERNEL_matmul, .matmul = %u", r->matmul);
         fputs("},\n", out);

@@ -144,6 +144,22 @@ static void row_set_library(Program *p, KernelRow *row, const Node *n) {
     vec_push(p->arena, &p->matmuls, m);
 }
 
+/* Takes the function of an earlier row that differs in its sizes alone. */
+static void row_share_function(Program *p, KernelRow *row, const LoopKernel *k) {
+    uint32_t i = 0;
+    row->sizes = k->text->sizes;
+    row->nameless = kernel_text(p, k, "");
+    while (i < p->kernels.n && (!p->kernels.data[i].nameless || p->kernels.data[i].shares ||
+                                strcmp(p->kernels.data[i].nameless, row->nameless) != 0))
+        i++;
+    if (i == p->kernels.n) return;
+    row->shares = i + 1;
+    row->weight = 0;
+    row->prelude = NULL;
+    row->text = arena_printf(p->arena, "/* %s: %s, told other sizes */\n", row->name,
+                             p->kernels.data[i].name);
+}
+
 static void row_set_function(Program *p, KernelRow *row, const LoopKernel *k) {
     row->kind = p->mod->target == TARGET_cuda ? PLAN_KERNEL_cuda : PLAN_KERNEL_c;
     row->math = (PlanMath)k->math;
@@ -153,6 +169,7 @@ static void row_set_function(Program *p, KernelRow *row, const LoopKernel *k) {
     row->prelude = k->text ? k->text->prelude : NULL;
     row->text = kernel_text(p, k, row->name);
     row->weight = k->text ? k->text->weight : (int64_t)strlen(row->text);
+    if (k->text && k->text->sizes) row_share_function(p, row, k);
 }
 
 static uint32_t kernel_add(Program *p, const Graph *g, const Node *n, const char *key) {
@@ -161,6 +178,7 @@ static uint32_t kernel_add(Program *p, const Graph *g, const Node *n, const char
                         .target = p->mod->target,
                         .loose = loose_arguments(p, g, n),
                         .in_place = writes_in_place(g, n),
+                        .any_size = p->any_size,
                         .repeat_depth = p->repeat_depth};
     memcpy(ctx.repeat_count, p->repeat_count, sizeof ctx.repeat_count);
     LowerCost cost = lower_cost(g, n);

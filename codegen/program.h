@@ -18,11 +18,14 @@ typedef struct KernelRow {
     int64_t grid; /* CUDA */
     int block;
     int64_t shared_bytes;
-    int64_t weight;       /* how long compiling it takes: characters */
-    uint32_t part;        /* of the images, that holds it (parts.c) */
-    LoopPrelude *prelude; /* of kernels of text: what stands before them once; else NULL */
-    uint32_t matmul;      /* a product of the library */
-    const char *key;      /* body and form as text: what makes kernels equal */
+    int64_t weight;         /* how long compiling it takes: characters */
+    uint32_t part;          /* of the images, that holds it (parts.c) */
+    const PlanSizes *sizes; /* not NULL: of those that the function does */
+    const char *nameless;   /* the function's text without its name, when it does several sizes */
+    uint32_t shares;        /* that of the row with this number, plus 1; 0: a function of its own */
+    LoopPrelude *prelude;   /* of kernels of text: what stands before them once; else NULL */
+    uint32_t matmul;        /* a product of the library */
+    const char *key;        /* body and form as text: what makes kernels equal */
     const char *form;
     VEC(Place) places; /* lines of model.it it came from, ascending */
     int64_t bytes, flops;
@@ -47,6 +50,7 @@ struct Program {
     VEC(PlanMatmul) matmuls;
     VEC(PlanImage) images; /* bytes are not there yet: only names */
     uint32_t parts;        /* of each architecture's code */
+    bool any_size;         /* programs that differ in their sizes share functions */
     int repeat_depth;      /* repeats around the step being planned, their iterations */
     int64_t repeat_count[REPEAT_DEPTH_MAX]; /* iterations are numbered below this */
     VEC(PlanParam) params;

@@ -98,7 +98,8 @@ static InfCode find_kernels(InfError *e, InfDevice *d) {
     for (uint32_t k = 0; k < plan->nkernel; k++) {
         const PlanKernel *kernel = &plan->kernel[k];
         if (kernel->kind == PLAN_KERNEL_matmul) continue;
-        TRY(find_function(e, d, d->code.part[kernel->part], kernel->name, &d->function[k]));
+        const char *name = kernel->function ? kernel->function : kernel->name;
+        TRY(find_function(e, d, d->code.part[kernel->part], name, &d->function[k]));
         if (kernel->shared_bytes > SHARED_MAX) TRY(ask_shared(e, d, kernel, d->function[k]));
     }
     return INF_OK;
@@ -314,7 +315,8 @@ static void launch_kernel(InfDevice *d, const InfLaunch *l) {
     const PlanKernel *kernel = &d->plan->kernel[l->kernel];
     InfDeviceEnv env = {.moment = pointer(d->moment), .microbatch = (int32_t)l->env->microbatch};
     CuAddress at[ARGUMENTS_MAX];
-    void *arguments[ARGUMENTS_MAX + 1];
+    void *arguments[ARGUMENTS_MAX + 2];
+    PlanSizes sizes;
     INF_ASSERT(l->narg <= ARGUMENTS_MAX);
     for (int i = 0; i < PLAN_REPEAT_DEPTH_MAX; i++) env.iter[i] = (int32_t)l->env->iter[i];
     for (uint32_t i = 0; i < l->narg; i++) {
@@ -322,6 +324,8 @@ static void launch_kernel(InfDevice *d, const InfLaunch *l) {
         arguments[i] = &at[i];
     }
     arguments[l->narg] = &env;
+    if (kernel->sizes) sizes = *kernel->sizes;
+    arguments[l->narg + 1] = &sizes; /* looked at by functions that have such a parameter */
     good(d,
          d->cuda.call.launch(d->function[l->kernel], kernel->grid, 1, 1, kernel->block, 1, 1,
                              kernel->shared_bytes, d->stream, arguments, NULL),

@@ -61,6 +61,13 @@ typedef enum PlanKernelKind { PLAN_KERNEL_c, PLAN_KERNEL_cuda, PLAN_KERNEL_matmu
 /* What a kernel multiplies in: the units whose rate bounds it. */
 typedef enum PlanMath { PLAN_MATH_f32, PLAN_MATH_tf32, PLAN_MATH_bf16, PLAN_MATH_COUNT } PlanMath;
 
+/* Attention over batch x heads of `queries` by `keys`, heads in chunks; elements from sample to
+ * sample of each tensor (turned: rotated queries), and from head to head of lse. */
+typedef struct PlanSizes {
+    int32_t batch, queries, keys, chunk;
+    int64_t q, k, v, out, turned, lse, lse_head;
+} PlanSizes;
+
 typedef struct PlanKernel {
     const char *name;
     InfKernel *fn;     /* PLAN_KERNEL_c; else NULL */
@@ -74,6 +81,10 @@ typedef struct PlanKernel {
     uint32_t grid, block, shared_bytes; /* PLAN_KERNEL_cuda: one-dimensional; grid 0: nothing to do;
                                            shared_bytes is dynamic shared memory */
     uint32_t matmul;                    /* PLAN_KERNEL_matmul: index into Plan.matmul */
+    /* Kernels that differ in their sizes only may be one function of the images, which gets them by
+     * value behind InfDeviceEnv. NULL: the function is `name`'s and gets none. */
+    const char *function;
+    const PlanSizes *sizes;
 } PlanKernel;
 
 /* What a CUDA kernel gets by value after its pointers (one for each argument, in order):

@@ -25,28 +25,33 @@ typedef struct Case {
     int batch, heads, groups, queries, keys, dim;
     bool causal, packed; /* packed: q, k, v in one tensor, heads beside each other */
     double scale;
-    int shift; /* elements before the first one of every tensor */
+    int shift;     /* elements before the first one of every tensor */
+    bool any_size; /* the forward kernel is told its sizes */
 } Case;
 
 static const Case cases[] = {
-    {DT_bf16, 1, 1, 1, 150, 150, 64, true, true, 0.125, 0},
-    {DT_bf16, 1, 2, 1, 70, 130, 64, false, false, 0.125, 0},
-    {DT_bf16, 2, 1, 1, 33, 33, 8, true, false, 0.4, 0},
-    {DT_bf16, 1, 2, 1, 70, 70, 40, true, true, -0.2, 0},
-    {DT_bf16, 1, 3, 1, 65, 65, 80, true, true, 0.1, 0},
-    {DT_bf16, 1, 1, 1, 140, 140, 128, true, true, 0.09, 0},
-    {DT_bf16, 1, 2, 1, 70, 70, 256, true, true, 0.06, 0},
-    {DT_bf16, 1, 1, 1, 20, 41, 160, false, false, 0.08, 0},
-    {DT_bf16, 2, 3, 3, 1, 1, 64, true, true, 0.125, 0},
-    {DT_bf16, 1, 2, 2, 40, 40, 64, true, true, 0.0, 3},
-    {DT_f32, 1, 2, 2, 100, 100, 64, true, true, 0.125, 0},
-    {DT_f32, 1, 4, 2, 70, 30, 64, false, false, 0.125, 0},
-    {DT_f32, 2, 1, 1, 33, 33, 8, true, false, 0.4, 0},
-    {DT_f32, 1, 2, 1, 70, 70, 40, true, true, -0.2, 0},
-    {DT_f32, 1, 3, 1, 65, 65, 80, true, true, 0.1, 1},
-    {DT_f32, 1, 2, 1, 70, 70, 128, true, true, 0.09, 0},
-    {DT_f32, 1, 2, 1, 40, 40, 256, true, true, 0.06, 0},
-    {DT_f32, 2, 3, 3, 1, 1, 64, true, true, 0.125, 0},
+    {DT_bf16, 1, 1, 1, 150, 150, 64, true, true, 0.125, 0, false},
+    {DT_bf16, 1, 2, 1, 70, 130, 64, false, false, 0.125, 0, false},
+    {DT_bf16, 2, 1, 1, 33, 33, 8, true, false, 0.4, 0, false},
+    {DT_bf16, 1, 2, 1, 70, 70, 40, true, true, -0.2, 0, false},
+    {DT_bf16, 1, 3, 1, 65, 65, 80, true, true, 0.1, 0, false},
+    {DT_bf16, 1, 1, 1, 140, 140, 128, true, true, 0.09, 0, false},
+    {DT_bf16, 1, 2, 1, 70, 70, 256, true, true, 0.06, 0, false},
+    {DT_bf16, 1, 1, 1, 20, 41, 160, false, false, 0.08, 0, false},
+    {DT_bf16, 2, 3, 3, 1, 1, 64, true, true, 0.125, 0, false},
+    {DT_bf16, 1, 2, 2, 40, 40, 64, true, true, 0.0, 3, false},
+    {DT_bf16, 1, 2, 1, 70, 70, 64, true, true, 0.125, 0, true},
+    {DT_bf16, 2, 2, 1, 20, 20, 64, true, true, 0.125, 0, true},
+    {DT_f32, 1, 2, 2, 100, 100, 64, true, true, 0.125, 0, false},
+    {DT_f32, 1, 4, 2, 70, 30, 64, false, false, 0.125, 0, false},
+    {DT_f32, 2, 1, 1, 33, 33, 8, true, false, 0.4, 0, false},
+    {DT_f32, 1, 2, 1, 70, 70, 40, true, true, -0.2, 0, false},
+    {DT_f32, 1, 3, 1, 65, 65, 80, true, true, 0.1, 1, false},
+    {DT_f32, 1, 2, 1, 70, 70, 128, true, true, 0.09, 0, false},
+    {DT_f32, 1, 2, 1, 40, 40, 256, true, true, 0.06, 0, false},
+    {DT_f32, 2, 3, 3, 1, 1, 64, true, true, 0.125, 0, false},
+    {DT_f32, 1, 2, 1, 70, 70, 40, true, true, 0.1, 0, true},
+    {DT_f32, 2, 2, 1, 30, 30, 40, true, true, 0.1, 0, true},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -88,18 +93,45 @@ static void print_kernel(const Case *c, bool backward, const char *name, FILE *o
     AttentionSpec s = spec_of(c);
     s.nargs = backward ? ARGS : LSE + 1;
     s.nread = backward ? DQ : OUT;
+    s.any_size = c->any_size && !backward;
     if (backward)
         attention_cuda_print_backward(&s, name, out);
     else
         attention_cuda_print_forward(&s, name, out);
 }
 
-static uint32_t add_kernel(Object *o, const Case *c, bool backward) {
+/* A kernel that calls the one that is told its sizes with those of the case. */
+static void print_caller(const Case *c, FILE *out) {
+    AttentionSpec spec = spec_of(c);
+    PlanSizes s = attention_cuda_sizes(&spec);
+    fputs("INF_KERNEL(1) attention(", out);
+    for (int i = 0; i <= LSE; i++)
+        fprintf(out, "%s *a%d, ", i != LSE && c->dtype == DT_bf16 ? "inf_bf16" : "float", i);
+    fputs("InfDeviceEnv env) {\n    attention_any(a0, a1, a2, a3, a4, env, {", out);
+    fprintf(out, "%d, %d, %d, %d, ", s.batch, s.queries, s.keys, s.chunk);
+    fprintf(out, "%lld, %lld, %lld, ", (long long)s.q, (long long)s.k, (long long)s.v);
+    fprintf(out, "%lld, %lld, %lld, ", (long long)s.out, (long long)s.turned, (long long)s.lse);
+    fprintf(out, "%lld});\n}\n", (long long)s.lse_head);
+}
+
+static char *forward_text(const Case *c) {
     char *text = NULL;
     size_t bytes = 0;
     FILE *f = open_memstream(&text, &bytes);
     assert_non_null(f);
-    print_kernel(c, backward, "attention", f);
+    print_kernel(c, false, "attention_any", f);
+    fclose(f);
+    return text;
+}
+
+static uint32_t add_kernel(Object *o, const Case *c, bool backward) {
+    bool any = c->any_size && !backward;
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *f = open_memstream(&text, &bytes);
+    assert_non_null(f);
+    print_kernel(c, backward, any ? "attention_any" : "attention", f);
+    if (any) print_caller(c, f);
     fclose(f);
     AttentionSpec s = spec_of(c);
     AttentionLaunch l = backward ? attention_cuda_backward(&s) : attention_cuda_forward(&s);
@@ -343,6 +375,20 @@ static void test_warpgroup_products(void **state) {
     run_cases("-DATTN_HAS_WGMMA=1");
 }
 
+static void test_any_size(void **state) {
+    (void)state;
+    int equal = 0;
+    for (int i = 0; i + 1 < CASES; i++) {
+        if (!cases[i].any_size || !cases[i + 1].any_size) continue;
+        char *a = forward_text(&cases[i]), *b = forward_text(&cases[i + 1]);
+        assert_string_equal(a, b);
+        free(a);
+        free(b);
+        equal++;
+    }
+    assert_int_equal(equal, 2);
+}
+
 static void test_compiles(void **state) {
     (void)state;
 #ifdef __SANITIZE_ADDRESS__
@@ -362,10 +408,23 @@ static void test_compiles(void **state) {
     for (int i = 0; i < count; i++)
         for (int wide = 0; wide < 2; wide++)
             for (int back = 0; back < 2; back++) {
-                Case c = {
-                    wide ? DT_f32 : DT_bf16, 2, 4, 2, 1000, 1000, dims[i], true, true, 0.1, 0};
+                Case c = {wide ? DT_f32 : DT_bf16,
+                          2,
+                          4,
+                          2,
+                          1000,
+                          1000,
+                          dims[i],
+                          true,
+                          true,
+                          0.1,
+                          0,
+                          false};
                 snprintf(name, sizeof name, "attention_%d_%d_%d", dims[i], wide, back);
                 print_kernel(&c, back, name, f);
+                c.any_size = true;
+                snprintf(name, sizeof name, "attention_any_%d_%d", dims[i], wide);
+                if (!back && i == 0) print_kernel(&c, back, name, f);
             }
     fclose(f);
     for (int i = 0; i < 3; i++) {
@@ -384,6 +443,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_warp_products),
         cmocka_unit_test(test_warpgroup_products),
+        cmocka_unit_test(test_any_size),
         cmocka_unit_test(test_compiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,6 +19,14 @@ static void run_toy(const FakeLaunch *l) {
     kernel->fn(arg, &env);
 }
 
+/* The last kernel's function does several sizes and must be told these. */
+static const PlanSizes sizes = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, INT64_C(1) << 40};
+
+static void run_sized(const FakeLaunch *l) {
+    if (memcmp(l->value[11].bytes, &sizes, sizeof sizes) != 0) abort();
+    run_toy(l);
+}
+
 void toy_cuda_stage(const FakeLaunch *l) {
     const unsigned char *pixels = fake_pointer(l->value[0].address);
     const unsigned char *labels = fake_pointer(l->value[1].address);
@@ -39,7 +47,7 @@ void toy_cuda_stage(const FakeLaunch *l) {
 }
 
 static const char *const parameters[TOY_KERNELS] = {"pppppppe", "pppppppe", "pppppe",
-                                                    "pppppe",   "ppppe",    "ppppppppppe"};
+                                                    "pppppe",   "ppppe",    "ppppppppppes"};
 static FakeKernel fakes[TOY_KERNELS + 2];
 /* Two parts: the last kernel has one of its own. */
 enum { STAGE = TOY_KERNELS - 1, STAGE_TOKENS, LAST, PARTS = 2, IMAGES = 3 * PARTS };
@@ -76,6 +84,9 @@ Plan toy_cuda_plan(void) {
         kernels[i].part = i < STAGE ? 0 : 1;
         *fake_of(i) = (FakeKernel){kernels[i].name, parameters[i], run_toy, &toy_plan.kernel[i]};
     }
+    kernels[STAGE].function = fakes[LAST].name = "any_size";
+    kernels[STAGE].sizes = &sizes;
+    fakes[LAST].run = run_sized;
     fakes[STAGE] = (FakeKernel){"inf_stage", "ppppppll", toy_cuda_stage, NULL};
     fakes[STAGE_TOKENS] = (FakeKernel){"inf_stage_tokens", "pppppllw", NULL, NULL};
     for (uint32_t i = 0; i < IMAGES; i++) {

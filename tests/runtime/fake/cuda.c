@@ -398,7 +398,10 @@ int cuLaunchKernel(Function *f, unsigned grid_x, unsigned grid_y, unsigned grid_
     call->launch = (FakeLaunch){.grid = grid_x, .block = block_x, .context = f->kernel.context};
     for (int i = 0; f->kernel.parameters[i]; i++) {
         char letter = f->kernel.parameters[i];
-        size_t bytes = letter == 'w' ? 4 : letter == 'e' ? sizeof(InfDeviceEnv) : 8;
+        size_t bytes = letter == 'w'   ? 4
+                       : letter == 'e' ? sizeof(InfDeviceEnv)
+                       : letter == 's' ? sizeof(PlanSizes)
+                                       : 8;
         memcpy(&call->launch.value[i], arguments[i], bytes);
     }
     put(s, (Work){.run = run_call, .data = call});

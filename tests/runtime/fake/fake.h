@@ -23,7 +23,7 @@ static inline void *fake_pointer(uint64_t address) {
     return (void *)(uintptr_t)(address >= fake_shift ? address - fake_shift : address);
 }
 
-enum { FAKE_VALUES_MAX = 24, FAKE_VALUE_BYTES = 32 };
+enum { FAKE_VALUES_MAX = 24, FAKE_VALUE_BYTES = 80 };
 
 /* One launch: copies of its parameters. */
 typedef struct FakeLaunch {
@@ -39,7 +39,8 @@ typedef struct FakeLaunch {
 
 typedef struct FakeKernel {
     const char *name;
-    const char *parameters; /* a letter each: p or l 8 bytes, w 4, e an InfDeviceEnv */
+    const char *parameters; /* a letter each: p or l 8 bytes, w 4, e an InfDeviceEnv, s
+                               PlanSizes */
     void (*run)(const FakeLaunch *launch);
     const void *context;
 } FakeKernel;
