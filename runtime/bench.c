@@ -10,6 +10,7 @@
 #include "runtime/costs.h"
 #include "runtime/json.h"
 #include "runtime/kernels.h"
+#include "runtime/pipeline.h"
 #include "runtime/signals.h"
 #include "runtime/work.h"
 
@@ -110,8 +111,15 @@ static double units_per_s(const InfSession *s, double ms) {
     return (double)(inf_global_batch(s->plan) * inf_units(&s->plan->program[0])) / ms * 1e3;
 }
 
-static InfCode print_json(InfError *e, const InfSession *s, double ms, int64_t steps,
-                          bool kernels) {
+/* What was measured. */
+typedef struct Figures {
+    double ms; /* a step */
+    int64_t steps;
+    bool kernels;
+    InfBubble bubble; /* of several ranks */
+} Figures;
+
+static InfCode print_json(InfError *e, const InfSession *s, const Figures *f) {
     InfJson j;
     inf_json_init(&j, stdout);
     inf_json_open(&j, '{');
@@ -120,43 +128,43 @@ static InfCode print_json(InfError *e, const InfSession *s, double ms, int64_t s
     inf_json_put_text(&j, "device", s->engine.table->describe(s->engine.device));
     inf_json_put_int(&j, "threads", s->engine.env.threads);
     inf_json_put_int(&j, "global_batch", (int64_t)inf_global_batch(s->plan));
-    inf_json_put_int(&j, "steps", steps);
-    inf_json_put_double(&j, "ms_per_step", ms);
-    inf_json_put_double(&j, "units_per_s", units_per_s(s, ms));
-    double mfu = inf_work_share(s->plan, s->engine.table->describe(s->engine.device), ms);
+    inf_json_put_int(&j, "steps", f->steps);
+    inf_json_put_double(&j, "ms_per_step", f->ms);
+    inf_json_put_double(&j, "units_per_s", units_per_s(s, f->ms));
+    double mfu = inf_work_share(s->plan, s->engine.table->describe(s->engine.device), f->ms);
     if (mfu > 0) inf_json_put_double(&j, "mfu", mfu);
     inf_json_put_int(&j, "peak_bytes", (int64_t)inf_session_measured(s));
     inf_json_put_int(&j, "planned_bytes", (int64_t)s->planned_bytes);
+    inf_bubble_put(&f->bubble, s->plan, &j);
     InfCode code = INF_OK;
-    if (kernels) {
+    if (f->kernels) {
         inf_json_key(&j, "kernels");
-        code = inf_kernels_json(e, s->plan, &s->engine, steps, &j);
+        code = inf_kernels_json(e, s->plan, &s->engine, f->steps, &j);
     }
     inf_json_close(&j);
     putchar('\n');
     return code;
 }
 
-static InfCode print_text(InfError *e, const InfSession *s, double ms, int64_t steps,
-                          bool kernels) {
+static InfCode print_text(InfError *e, const InfSession *s, const Figures *f) {
     printf("%s on %s: %.4f ms a step (median of %lld), %.0f %s/s, %s; memory planned "
            "%.1f MB, measured %.1f MB\n",
-           s->plan->model, s->plan->target, ms, (long long)steps, units_per_s(s, ms),
+           s->plan->model, s->plan->target, f->ms, (long long)f->steps, units_per_s(s, f->ms),
            inf_unit_name(&s->plan->program[0]), s->engine.table->describe(s->engine.device),
            (double)s->planned_bytes / 1e6, (double)inf_session_measured(s) / 1e6);
-    return kernels ? inf_kernels_print(e, s->plan, &s->engine, steps, stdout) : INF_OK;
+    inf_bubble_print(&f->bubble, s->plan, stdout);
+    return f->kernels ? inf_kernels_print(e, s->plan, &s->engine, f->steps, stdout) : INF_OK;
 }
 
 static InfCode run(InfError *e, InfSession *s) {
-    int64_t steps = inf_option_whole(s->options, OPT_steps, DEFAULT_STEPS);
-    bool kernels = inf_option_given(s->options, OPT_kernels);
-    double ms = 0;
-    TRY(inf_bench_steps(e, s, steps, &ms));
+    Figures f = {.steps = inf_option_whole(s->options, OPT_steps, DEFAULT_STEPS),
+                 .kernels = inf_option_given(s->options, OPT_kernels)};
+    TRY(inf_bench_steps(e, s, f.steps, &f.ms));
+    if (s->engine.pipeline) TRY(inf_pipeline_bubble(e, s->engine.pipeline, &f.bubble));
     TRY(trace(e, s));
-    TRY(write_costs(e, s, steps));
-    if (kernels) TRY(inf_bench_kernels(e, s, steps));
-    return inf_option_given(s->options, OPT_json) ? print_json(e, s, ms, steps, kernels)
-                                                  : print_text(e, s, ms, steps, kernels);
+    TRY(write_costs(e, s, f.steps));
+    if (f.kernels) TRY(inf_bench_kernels(e, s, f.steps));
+    return inf_option_given(s->options, OPT_json) ? print_json(e, s, &f) : print_text(e, s, &f);
 }
 
 InfCode inf_bench(InfError *e, const Plan *plan, const InfOptions *o) {

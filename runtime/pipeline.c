@@ -32,7 +32,7 @@ void inf_pipeline_close(InfPipeline *p) {
 enum { WARM_UP_STEPS = 3 };
 
 static void waited_since(InfPipeline *p, double ms) {
-    if (p->idle.on) p->idle.waited_ms += inf_clock_ms() - ms;
+    if (p->idle.on) p->idle.waiting_ms += inf_clock_ms() - ms;
 }
 
 static void step_ends(InfPipeline *p) {
@@ -40,10 +40,11 @@ static void step_ends(InfPipeline *p) {
     if (!t->on) return;
     t->on = false;
     t->steps_ms += inf_clock_ms() - t->begun_ms;
+    t->waited_ms += t->waiting_ms;
     t->steps++;
 }
 
-InfCode inf_pipeline_idle(InfError *e, InfPipeline *p, double *share, int64_t *steps) {
+InfCode inf_pipeline_bubble(InfError *e, InfPipeline *p, InfBubble *out) {
     const double mine[2] = {p->idle.steps_ms, p->idle.waited_ms};
     double sum[2] = {0, 0};
     int count = p->plan->ranks;
@@ -52,9 +53,21 @@ InfCode inf_pipeline_idle(InfError *e, InfPipeline *p, double *share, int64_t *s
     InfCode code = p->transport->gather(e, mine, sizeof mine, all);
     for (int i = 0; i < 2 * count; i++) sum[i % 2] += all[i];
     free(all);
-    *share = sum[0] > 0 ? sum[1] / sum[0] : 0;
-    *steps = p->idle.steps;
+    *out = (InfBubble){.share = sum[0] > 0 ? sum[1] / sum[0] : 0, .steps = p->idle.steps};
     return code;
+}
+
+void inf_bubble_print(const InfBubble *b, const Plan *plan, FILE *out) {
+    if (b->steps == 0) return;
+    fprintf(out, "bubble: %.1f %% measured over %lld steps, %.1f %% predicted\n", 100 * b->share,
+            (long long)b->steps, 100 * plan->bubble);
+}
+
+void inf_bubble_put(const InfBubble *b, const Plan *plan, InfJson *j) {
+    if (b->steps == 0) return;
+    inf_json_put_double(j, "bubble", b->share);
+    inf_json_put_double(j, "bubble_predicted", plan->bubble);
+    inf_json_put_int(j, "bubble_steps", b->steps);
 }
 
 void inf_pipeline_poll(InfPipeline *p) {
@@ -113,6 +126,7 @@ void inf_pipeline_begin(InfPipeline *p, bool together) {
     if (t->begun == 1 || t->begun == WARM_UP_STEPS) *t = (InfIdle){.begun = t->begun};
     t->begun++;
     t->on = true;
+    t->waiting_ms = 0;
     t->begun_ms = inf_clock_ms();
 }
 

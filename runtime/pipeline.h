@@ -16,8 +16,9 @@
 /* How long this rank's training steps took up to their update, and how long of that it waited for
  * others, over the steps after the first few. */
 typedef struct InfIdle {
-    bool on; /* between a step's begin and its update */
-    double begun_ms, steps_ms, waited_ms;
+    bool on;                     /* between a step's begin and its update */
+    double begun_ms, waiting_ms; /* of the step at hand */
+    double steps_ms, waited_ms;
     int64_t begun, steps;
 } InfIdle;
 
@@ -47,9 +48,19 @@ void inf_pipeline_poll(InfPipeline *p);
 /* A training step begins; with `together` when every rank is here. */
 void inf_pipeline_begin(InfPipeline *p, bool together);
 
-/* The share of their time that all ranks waited, 0 to 1, and over how many steps; an exchange of
- * its own. */
-InfCode inf_pipeline_idle(InfError *e, InfPipeline *p, double *share, int64_t *steps);
+/* The share of their time that all ranks waited, 0 to 1, and over how many steps: 0, nothing is
+ * known. */
+typedef struct InfBubble {
+    double share;
+    int64_t steps;
+} InfBubble;
+
+/* An exchange of its own. */
+InfCode inf_pipeline_bubble(InfError *e, InfPipeline *p, InfBubble *out);
+
+/* A line, or keys of an open object: with the plan's prediction; nothing without steps. */
+void inf_bubble_print(const InfBubble *b, const Plan *plan, FILE *out);
+void inf_bubble_put(const InfBubble *b, const Plan *plan, InfJson *j);
 
 /* A task of the table that sends or receives. */
 void inf_pipeline_message(InfPipeline *p, InfEngine *m, const PlanTask *task);

@@ -270,6 +270,10 @@ static void put_task(InfJson *j, const Timeline *t, uint32_t at) {
     inf_json_put_int(j, "microbatch", task->microbatch);
     inf_json_put_int(j, "chunk", task->chunk);
     inf_json_put_int(j, "local", task->local);
+    if (t->plan->schedule_estimate) {
+        inf_json_put_double(j, "start", task->start);
+        inf_json_put_double(j, "length", task->length);
+    }
     if (is_message(task)) {
         const PlanMessage *m = message_of(t, task);
         bool sends = task->kind == PTASK_send;

@@ -224,7 +224,7 @@ static void submit_step(const InfSteps *s, InfEngine *m, InfLoader *l, const Inf
     for (int k = 0; k < INF_DEVICE_DEPTH; k++)
         fill_scalars(m->plan, &in->host, in->host.updates + k, ticket.scalar[k]);
     m->env.step = in->step;
-    if (m->pipeline) inf_pipeline_begin(m->pipeline, m->profile.on);
+    if (m->pipeline && whole) inf_pipeline_begin(m->pipeline, m->profile.on);
     if (m->profile.on) inf_profile_step_begin(&m->profile);
     submit(m, l, &work, &ticket, whole);
 }

@@ -63,8 +63,7 @@ static void announce(Trainer *t) {
     int64_t parameters = 0;
     for (int i = 0; i < t->s.params.count; i++) parameters += t->s.params.param[i].count;
     if (!inf_option_given(t->s.options, OPT_quiet)) {
-        inf_say(
-                "%s: %lld parameters; %llu samples in %s; global batch %llu = %d x %lld x "
+        inf_say("%s: %lld parameters; %llu samples in %s; global batch %llu = %d x %lld x "
                 "%lld (replicas, microbatches, B); %lld steps, %lld an epoch; %s\n",
                 plan->model, (long long)parameters, (unsigned long long)t->s.data.count,
                 t->s.data.path, (unsigned long long)global, plan->dp,
@@ -72,8 +71,7 @@ static void announce(Trainer *t) {
                 (long long)t->steps, (long long)t->per_epoch,
                 t->s.engine.table->describe(t->s.engine.device));
         if (rest)
-            inf_say(
-                    "%s: the last %llu samples of each epoch's order do not fill a global "
+            inf_say("%s: the last %llu samples of each epoch's order do not fill a global "
                     "batch and are dropped\n",
                     plan->model, (unsigned long long)rest);
     }
@@ -173,7 +171,7 @@ static InfCode handle_nonfinite(InfError *e, Trainer *t, const InfStepResult *r)
                         (long long)t->state.step + 1, what,
                         name ? "the gradient of " : "the loss itself, every gradient is finite",
                         name ? name : "");
-    inf_say( "%s: step %lld: %s; first bad tensor: %s; update skipped (%lld so far)\n",
+    inf_say("%s: step %lld: %s; first bad tensor: %s; update skipped (%lld so far)\n",
             t->s.plan->model, (long long)t->state.step + 1, what, name ? name : "the loss",
             (long long)t->skipped);
     return INF_OK;
@@ -196,8 +194,8 @@ static InfCode dump_gradients(InfError *e, Trainer *t, const InfStepResult *r) {
 /* A batch without a counted target has loss 0 and no gradient; the user may not expect that. */
 static void warn_uncounted(Trainer *t) {
     inf_progress_break(&t->progress);
-    inf_say( "%s: notice: step %lld has no counted target: its loss is 0\n",
-            t->s.plan->model, (long long)t->state.step + 1);
+    inf_say("%s: notice: step %lld has no counted target: its loss is 0\n", t->s.plan->model,
+            (long long)t->state.step + 1);
     inf_metrics_warn(&t->metrics, "a step has no counted target");
 }
 
@@ -299,6 +297,7 @@ static InfCode train_step(InfError *e, Trainer *t) {
 static InfCode stop_by_signal(InfError *e, Trainer *t, int number) {
     if (t->s.options->group) t->s.options->group->agreed = true;
     while (t->sent.count > 0) TRY(finish_step(e, t));
+    TRY(inf_trace_end(e, &t->s.engine.profile.trace));
     inf_progress_break(&t->progress);
     if (!t->out)
         return inf_fail(e, INF_STOPPED,
@@ -336,23 +335,6 @@ static void put_end(Trainer *t, double seconds, uint64_t measured) {
     inf_json_put_int(j, "measured_bytes", (int64_t)measured);
 }
 
-/* Of several ranks: what part of the steps' time all of them waited, beside the table's. */
-static InfCode report_bubble(InfError *e, Trainer *t, InfJson *j) {
-    InfPipeline *p = t->s.engine.pipeline;
-    double share = 0;
-    int64_t steps = 0;
-    if (!p) return INF_OK;
-    TRY(inf_pipeline_idle(e, p, &share, &steps));
-    if (steps == 0) return INF_OK;
-    fprintf(t->results, "bubble: %.1f %% measured over %lld steps, %.1f %% predicted\n",
-            100 * share, (long long)steps, 100 * t->s.plan->bubble);
-    if (!j) return INF_OK;
-    inf_json_put_double(j, "bubble", share);
-    inf_json_put_double(j, "bubble_predicted", t->s.plan->bubble);
-    inf_json_put_int(j, "bubble_steps", steps);
-    return INF_OK;
-}
-
 static InfCode summarise(InfError *e, Trainer *t) {
     double seconds = (inf_clock_ms() - t->started_ms) / 1e3;
     uint64_t measured = inf_session_measured(&t->s);
@@ -365,11 +347,14 @@ static InfCode summarise(InfError *e, Trainer *t) {
             (double)measured / 1e6);
     if (t->skipped) fprintf(t->results, "; %lld steps skipped", (long long)t->skipped);
     fputc('\n', t->results);
-    bool wanted = inf_metrics_begin(&t->metrics, "end");
-    if (wanted) put_end(t, seconds, measured);
-    TRY(report_bubble(e, t, wanted ? &t->metrics.json : NULL));
+    InfBubble bubble = {.steps = 0};
+    if (t->s.engine.pipeline) TRY(inf_pipeline_bubble(e, t->s.engine.pipeline, &bubble));
+    inf_bubble_print(&bubble, t->s.plan, t->results);
     fflush(t->results);
-    if (wanted) inf_metrics_end(&t->metrics);
+    if (!inf_metrics_begin(&t->metrics, "end")) return INF_OK;
+    put_end(t, seconds, measured);
+    inf_bubble_put(&bubble, t->s.plan, &t->metrics.json);
+    inf_metrics_end(&t->metrics);
     return INF_OK;
 }
 static InfCode loop(InfError *e, Trainer *t) {
@@ -420,7 +405,7 @@ static InfCode resume(InfError *e, Trainer *t) {
         inf_engine_push_weights(&t->s.engine);
         inf_engine_push_all(&t->s.engine, PLAN_REGION_state);
         t->s.seed = t->s.data.seed = t->s.engine.env.seed = t->state.seed;
-        inf_say( "%s: going on from %s\n", t->s.plan->model, folder);
+        inf_say("%s: going on from %s\n", t->s.plan->model, folder);
         if (inf_metrics_begin(&t->metrics, "resume")) {
             inf_json_put_int(&t->metrics.json, "step", t->state.step);
             inf_json_put_text(&t->metrics.json, "path", folder);

@@ -73,6 +73,8 @@ check "the run ends with its bubble" says "% measured over 3 steps, $predicted %
 check "metrics hold it" grep -q '"event":"end".*"bubble":0\.[0-9]*,"bubble_predicted":0\.[0-9]*,"bubble_steps":3' "$work/two.jsonl"
 check "one rank has none" is "$(grep -c bubble "$work/one.jsonl")" 0
 
+check "bench has it, too" says "% measured over 5 steps, $predicted % predicted" "$work/two" bench --steps 3 --trace "$work/bench.json"
+check "and its trace is one list" whole "$work/bench.json"
 check "bench writes costs" "$work/one" bench --steps 3 --costs="$work/costs.json"
 check "which cut a pipeline" says "measured costs: makespan" "$INFINIC" "$work/small.it" \
     --target=cpu --costs="$work/costs.json" --dump-schedule -D parallel.pp=2
