@@ -26,9 +26,17 @@ static void hold(InfRelay *r, const char *at, size_t n) {
     r->held_length += n;
 }
 
-/* "[host:123] ..." */
+static bool begins(const char *line, const char *with) {
+    return strncmp(line, with, strlen(with)) == 0;
+}
+
+/* "[host:123] ..." of Open MPI; "[mpiexec@host] ...", "[proxy:0:0@host] ..." and the lines of a box
+ * of MPICH. */
 static bool is_tagged(const char *line, size_t n) {
     size_t i = 1;
+    if (begins(line, "[mpiexec@") || begins(line, "[proxy:") || begins(line, "=   ") ||
+        begins(line, "==========") || begins(line, "YOUR APPLICATION TERMINATED WITH"))
+        return true;
     if (n < 5 || line[0] != '[') return false;
     while (i < n && line[i] != ':' && line[i] != ']' && line[i] != ' ') i++;
     if (i == 1 || i >= n || line[i] != ':') return false;
@@ -55,7 +63,7 @@ static void end_line(InfRelay *r) {
 
 /* A line that cannot be a remark goes out as it comes. */
 static bool may_be_remark(const InfRelay *r) {
-    return r->inside || r->line[0] == '[' || r->line[0] == '-';
+    return r->inside || (r->line[0] && strchr("[-=Y", r->line[0]));
 }
 
 static void take(InfRelay *r, const char *at, size_t n) {

@@ -1,7 +1,8 @@
 /* relay.h - passes on what mpirun prints on stderr: the ranks' lines at once, its own remarks held
  * back, because they matter only when no rank says what went wrong.
  *
- * Its own remarks are paragraphs between two lines of dashes, and lines that begin "[host:12345]".
+ * Its own remarks are paragraphs between two lines of dashes, and lines that begin "[host:12345]";
+ * those of MPICH begin "[mpiexec@host]", or stand in a box of '='.
  */
 #ifndef INF_RUNTIME_RELAY_H
 #define INF_RUNTIME_RELAY_H
