@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "runtime/group.h"
+#include "runtime/launch.h"
 #include "runtime/schedule.h"
 #include "runtime/session.h"
 
@@ -86,6 +87,8 @@ static InfCode run_ranks(InfError *e, const Plan *plan, InfOptions *o, int argc,
 static InfCode run(InfError *e, const Plan *plan, int argc, char **argv) {
     InfOptions o;
     TRY(inf_options_parse(e, plan, argc, argv, &o));
+    /* By hand under mpirun: one of them is enough for what needs one process only. */
+    if ((o.help || o.version || !runs_kernels(&o)) && inf_place_find().rank > 0) return INF_OK;
     if (o.help) {
         inf_options_help(stdout, plan, o.command);
         return INF_OK;
@@ -96,14 +99,16 @@ static InfCode run(InfError *e, const Plan *plan, int argc, char **argv) {
         return INF_OK;
     }
     if (runs_kernels(&o)) limit_spinning(argv);
-    if (runs_kernels(&o) && plan->transport) return run_ranks(e, plan, &o, argc, argv);
+    /* Also a program of one rank that was started as several: it is refused there. */
+    if (runs_kernels(&o) && (plan->ranks > 1 || inf_place_find().count > 1))
+        return run_ranks(e, plan, &o, argc, argv);
     return runners[o.command](e, plan, &o);
 }
 
 int inf_main(const Plan *plan, int argc, char **argv) {
     InfError e = {.rank_count = plan->ranks};
     InfCode code = finish_output(&e, run(&e, plan, argc, argv));
-    if (code != INF_OK && e.text) inf_error_print(&e, plan->model);
+    if (code != INF_OK && e.text && inf_place_find().rank <= 0) inf_error_print(&e, plan->model);
     inf_error_free(&e);
     return code;
 }

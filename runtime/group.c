@@ -144,10 +144,11 @@ InfCode inf_group_signal(InfError *e, InfGroup *g, int *number) {
     return code;
 }
 
-/* The hash that most ranks have; of the lowest rank that has it. */
+/* The hash that most ranks have, of those that have one; of the lowest rank that has it. */
 static uint64_t majority(const uint64_t *all, int n) {
     int best = 0, most = 0;
     for (int i = 0; i < n; i++) {
+        if (all[i] == 0) continue;
         int same = 0;
         for (int k = 0; k < n; k++) same += all[k] == all[i];
         if (same > most) most = same, best = i;
@@ -161,7 +162,7 @@ static InfCode compare(InfError *e, const InfGroup *g, const char *what, const u
     uint64_t most = majority(all, g->count);
     int differ = 0;
     for (int r = 0; r < g->count; r++) {
-        if (all[r] == most) continue;
+        if (all[r] == most || all[r] == 0) continue;
         differ++;
         if (length < sizeof ranks - 32)
             length += (size_t)snprintf(ranks + length, sizeof ranks - length, "%s%d",

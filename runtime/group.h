@@ -40,7 +40,8 @@ InfCode inf_group_start(InfError *e, const Plan *plan, int ranks, int argc, char
 void inf_group_at(InfGroup *g, int64_t step, int32_t task);
 
 /* Refuses (INF_PEER) when `hash` is not the same on all ranks, and names those that differ.
- *   what   "program", "plan", "data" */
+ *   what   "program", "plan", "data"
+ *   hash   0: this rank has none, and nothing to compare */
 InfCode inf_group_same(InfError *e, InfGroup *g, const char *what, uint64_t hash);
 
 /* The signal that was sent to any rank, or 0: the same for all, who therefore all stop behind the

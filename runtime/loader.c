@@ -2,6 +2,7 @@
 #include "runtime/loader.h"
 
 #include <string.h>
+#include <xxhash.h>
 
 #include "runtime/check.h"
 #include "runtime/file.h"
@@ -194,6 +195,14 @@ void inf_loader_close(InfLoader *l) {
     inf_images_free(&l->images);
     inf_tokens_free(&l->tokens);
     l->count = 0;
+}
+
+uint64_t inf_loader_hash(const InfLoader *l) {
+    uint64_t bytes = 0, hash;
+    if (l->count == 0 || !inf_mul(l->count, l->row_bytes, &bytes)) return 0;
+    hash = XXH3_64bits_withSeed(l->rows, bytes, l->count);
+    if (l->labels) hash = XXH3_64bits_withSeed(l->labels, l->count, hash);
+    return hash | 1; /* not 0 */
 }
 
 void inf_loader_begin(InfLoader *l, uint64_t epoch) {

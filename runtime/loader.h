@@ -67,6 +67,9 @@ bool inf_has_perplexity(const PlanProgram *program);
 
 void inf_loader_close(InfLoader *l);
 
+/* Of all samples; 0: there is no set. */
+uint64_t inf_loader_hash(const InfLoader *l);
+
 /* Chooses the order of an epoch. */
 void inf_loader_begin(InfLoader *l, uint64_t epoch);
 

@@ -1,7 +1,6 @@
 /* pipeline.c - messages of one rank; see pipeline.h. */
 #include "runtime/pipeline.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -175,8 +174,13 @@ void inf_pipeline_settle(InfPipeline *p, InfEngine *m, bool gradients) {
     waited_since(p, begin);
 }
 
-/* The signal that this rank has got; of another rank's nobody knows which. */
-static int stop_signal(void) { return inf_signals_pending() ? inf_signals_pending() : SIGTERM; }
+/* The signal that any rank has got, the same on all: an exchange. */
+static int stop_signal(InfPipeline *p) {
+    int number = 0;
+    if (!p->group) return inf_signals_pending();
+    if (works(p)) note(p, inf_group_signal(&p->error, p->group, &number));
+    return number;
+}
 
 void inf_pipeline_norm(InfPipeline *p, InfEngine *m) {
     const PlanFinish *f = &p->plan->finish;
@@ -188,13 +192,12 @@ void inf_pipeline_norm(InfPipeline *p, InfEngine *m) {
     if (works(p)) note(p, p->transport->sum(&p->error, squares, (uint64_t)f->nsquares + 1));
     waited_since(p, begin);
     step_ends(p);
-    if (squares[f->nsquares] > 0) p->stop = stop_signal();
+    if (squares[f->nsquares] > 0) p->stop = stop_signal(p);
 }
 
 int inf_pipeline_signal(InfPipeline *p) {
-    float flag = inf_signals_pending() ? 1.0f : 0.0f;
-    if (works(p)) note(p, p->transport->sum(&p->error, &flag, 1));
-    if (flag > 0) p->stop = stop_signal();
+    int number = stop_signal(p);
+    if (number) p->stop = number;
     return p->stop;
 }
 

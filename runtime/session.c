@@ -59,7 +59,7 @@ static InfCode open_test(InfError *e, InfSession *s) {
     InfCode code =
         inf_loader_open(e, &t->eval_data, &s->plan->program[1], path, &s->test, &absent, &why);
     if (code == INF_OK && absent)
-        inf_say( "%s: notice: no evaluation set, so no evaluation: %s\n", s->plan->model,
+        inf_say("%s: notice: no evaluation set, so no evaluation: %s\n", s->plan->model,
                 why ? why : "");
     s->has_test = code == INF_OK && !absent;
     free(why);
@@ -136,7 +136,7 @@ static InfCode open_weights(InfError *e, InfSession *s, const char *init) {
 InfCode inf_session_weights(InfError *e, InfSession *s) {
     const char *given = inf_option_text(s->options, OPT_weights, NULL);
     if (!given) {
-        inf_say( "%s: notice: no --weights, so these are the initial weights of seed %llu\n",
+        inf_say("%s: notice: no --weights, so these are the initial weights of seed %llu\n",
                 s->plan->model, (unsigned long long)s->seed);
         return INF_OK;
     }
@@ -171,11 +171,20 @@ static InfCode finish_open(InfSession *s, InfCode code) {
     return code;
 }
 
+/* Ranks on several hosts may find other files under the same names. */
+static InfCode compare_data(InfError *e, const InfSession *s) {
+    struct InfGroup *group = s->options->group;
+    if (!group) return INF_OK;
+    uint64_t hash = inf_loader_hash(&s->data) ^ (inf_loader_hash(&s->test) << 1);
+    return inf_group_same(e, group, "data", hash);
+}
+
 static InfCode open_train(InfError *e, InfSession *s, const char *command) {
     TRY(open_data(e, s, &s->plan->train.data, &s->plan->program[0], command));
     TRY(check_count(e, s));
     s->data.training = true;
     if (s->options->command == CMD_train) TRY(open_test(e, s));
+    TRY(compare_data(e, s));
     TRY(open_memory(e, s));
     return open_weights(e, s, inf_option_text(s->options, OPT_init, NULL));
 }
@@ -196,6 +205,7 @@ static InfCode open_eval(InfError *e, InfSession *s) {
                         plan->file);
     const PlanData *what = plan->train.eval_present ? &plan->train.eval_data : &plan->train.data;
     TRY(open_data(e, s, what, &plan->program[1], "eval"));
+    TRY(compare_data(e, s));
     TRY(open_memory(e, s));
     return open_weights(e, s, NULL);
 }
