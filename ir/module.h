@@ -195,7 +195,7 @@ struct Module {
     int64_t flat_elems;                 /* length of the parameter vector */
     int64_t grad_elems;                 /* flat_elems plus the buffers of later uses */
     int64_t region_bytes[REGION_count]; /* set by place */
-    int64_t plan_bytes;                 /* of the regions, without room for "outputs": by place */
+    int64_t plan_bytes;                 /* that a run needs, at most: set by place */
     PlaceChunk *place;                  /* by chunk of this rank, set by place */
     int nstate;                         /* optimizer state vectors: set by optim */
     int rank, nrank;                    /* of a pipeline: this is what one of its ranks runs */

@@ -149,8 +149,25 @@ static int64_t scalar_bytes(const Module *m) {
 
 enum { LARGEST_SHOWN = 10 };
 
-/* What a training run does not have room for. */
-static bool is_apart(const Graph *g) { return strcmp(g->name, "outputs") == 0; }
+/* Runs have room for what they run only. */
+typedef enum Run { RUN_train, RUN_generate, RUN_verify, RUN_COUNT } Run;
+
+static Run run_of(const Graph *g) {
+    bool generates = strncmp(g->name, "prefill.", 8) == 0 || strcmp(g->name, "decode") == 0;
+    return strcmp(g->name, "outputs") == 0 ? RUN_verify : generates ? RUN_generate : RUN_train;
+}
+
+/* Of training or generating, whichever needs more; verify, which compares, may need more still. */
+static int64_t plan_bytes(const Module *m, const int64_t scratch[RUN_COUNT]) {
+    static const RegionId both[] = {REGION_param, REGION_copy, REGION_scalar, REGION_data};
+    static const RegionId trains[] = {REGION_grad, REGION_state, REGION_slot, REGION_message};
+    int64_t shared = 0, training = scratch[RUN_train];
+    for (size_t i = 0; i < sizeof both / sizeof *both; i++) shared += m->region_bytes[both[i]];
+    for (size_t i = 0; i < sizeof trains / sizeof *trains; i++)
+        training += m->region_bytes[trains[i]];
+    int64_t generating = m->region_bytes[REGION_cache] + scratch[RUN_generate];
+    return shared + (training > generating ? training : generating);
+}
 
 typedef struct Holder {
     int64_t bytes;
@@ -340,7 +357,7 @@ bool pass_place(PassContext *ctx) {
     int nchunk = m->chunk != NULL ? m->nchunk : 1;
     int64_t *slot_bytes = ARENA_ARRAY(ctx->scratch, int64_t, nchunk);
     m->place = ARENA_ARRAY(m->arena, PlaceChunk, nchunk);
-    int64_t apart_bytes = 0;
+    int64_t scratch[RUN_COUNT] = {0};
     size_flat_regions(m);
     if (m->chunk != NULL) size_windows(ctx);
     hold_params(m, &holders, ctx->scratch);
@@ -350,18 +367,18 @@ bool pass_place(PassContext *ctx) {
         m->graph[i] = place_copies(m->graph[i], &options, ctx->scratch);
         PlaceOptions own = graph_options(ctx, m->graph[i], options);
         Placed placed = place_graph(m->graph[i], place_fixed_address, &own, ctx->scratch);
-        int64_t *most = is_apart(m->graph[i]) ? &apart_bytes : &m->region_bytes[REGION_scratch];
-        *most = larger(*most, placed.scratch_bytes);
+        Run run = run_of(m->graph[i]);
+        scratch[run] = larger(scratch[run], placed.scratch_bytes);
+        m->region_bytes[REGION_scratch] =
+            larger(m->region_bytes[REGION_scratch], placed.scratch_bytes);
         m->region_bytes[REGION_slot] = larger(m->region_bytes[REGION_slot], placed.slot_bytes);
         for (int c = 0; c < nchunk; c++)
             if (is_of_chunk(m, m->graph[i], c))
                 slot_bytes[c] = larger(slot_bytes[c], placed.slot_bytes);
-        if (!is_apart(m->graph[i])) hold_buffers(m->graph[i], &placed, &holders, ctx->scratch);
+        if (run != RUN_verify) hold_buffers(m->graph[i], &placed, &holders, ctx->scratch);
     }
     size_slots(ctx, slot_bytes);
-    m->plan_bytes = 0;
-    for (int i = 0; i < REGION_recv; i++) m->plan_bytes += m->region_bytes[i];
-    m->region_bytes[REGION_scratch] = larger(m->region_bytes[REGION_scratch], apart_bytes);
+    m->plan_bytes = plan_bytes(m, scratch);
     for (int i = 0; i < m->ngraph; i++) {
         const char *why = place_check(m->graph[i], place_fixed_address, &options, ctx->scratch);
         if (why != NULL) panic_graph(m->graph[i], (Span){0}, "place: %s", why);
