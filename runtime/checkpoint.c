@@ -309,7 +309,7 @@ static InfCode find_good(InfError *e, const char *out, InfState *state, char **f
             *folder = dir;
             continue;
         }
-        fprintf(stderr, "notice: the checkpoint %s is damaged and passed over: %s\n", dir,
+        inf_say("notice: the checkpoint %s is damaged and passed over: %s\n", dir,
                 trial.text ? trial.text : "");
         inf_error_free(&trial);
         free(dir);

@@ -313,7 +313,7 @@ static InfCode stop_by_signal(InfError *e, Trainer *t, int number) {
 
 static InfCode save_final(InfError *e, Trainer *t) {
     if (!t->out) return INF_OK;
-    TRY(inf_dir_make(e, t->out));
+    if (t->s.plan->rank == 0) TRY(inf_dir_make(e, t->out));
     char *path = inf_path_join(t->out, "model.safetensors");
     if (!path) return inf_fail(e, INF_IO, "out of memory");
     inf_engine_fetch_all(&t->s.engine, PLAN_REGION_param);
@@ -439,7 +439,7 @@ static InfCode prepare(InfError *e, Trainer *t) {
     t->s.data.shuffle = !inf_option_given(o, OPT_no_shuffle);
     t->evaluated = -1;
     TRY(inf_metrics_open(e, path, inf_option_given(o, OPT_resume), &t->metrics));
-    if (t->out) TRY(prepare_out(e, t));
+    if (t->out && t->s.plan->rank == 0) TRY(prepare_out(e, t));
     if (inf_option_given(o, OPT_resume))
         TRY(resume(e, t));
     else
