@@ -56,7 +56,7 @@ same() {
     local file
     [ "$(wc -l < "$work/$1/numbers")" -ge 20 ] || { echo "fewer than 20 steps"; return 1; }
     diff "$work/$1/numbers" "$work/$2/numbers" || return 1
-    for file in grads.safetensors run/model.safetensors run/step-0000000{10,20}/{model,optimizer}.safetensors; do
+    for file in grads.safetensors run/model.safetensors run/step-000000{10,20}/{model,optimizer}.safetensors; do
         cmp "$work/$1/$file" "$work/$2/$file" || return 1
     done
 }
