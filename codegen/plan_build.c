@@ -205,6 +205,7 @@ static void plan_stages(Program *p) {
                          .first = layer_text(p, s->first, s->first_layer),
                          .last = layer_text(p, s->last, s->last_layer),
                          .parameters = s->parameters,
+                         .flops = s->flops,
                          .cost = s->cost,
                          .share = s->share};
         vec_push(p->arena, &p->stages, row);

@@ -231,6 +231,8 @@ static void print_stages(const Program *p, FILE *out) {
         fputs(", ", out);
         print_string(out, r->last);
         fprintf(out, ", %" PRId64 ", ", r->parameters);
+        print_double(out, r->flops);
+        fputs(", ", out);
         print_double(out, r->cost);
         fputs(", ", out);
         print_double(out, r->share);

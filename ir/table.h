@@ -76,6 +76,7 @@ typedef struct ChunkInfo {
     const char *first, *last;        /* scope paths of its first and last unit */
     int64_t first_layer, last_layer; /* their iterations; -1: not in a repeat */
     int64_t parameters;              /* elements of those that it uses first, without padding */
+    double flops;                    /* of one forward */
     double cost, share;              /* what is balanced: of one forward, arithmetic and traffic;
                                         with --costs measured; of the model's */
     TaskCosts task;                  /* estimates, in Table.cost_unit */

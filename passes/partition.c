@@ -128,6 +128,7 @@ static void describe_chunks(Module *m, Table *t, const UnitList *units, const Un
         }
         for (int u = begin[c]; u < begin[c + 1]; u++) {
             const Unit *unit = &units->data[u];
+            s->flops += unit->flops;
             s->cost += unit->cost;
             s->task.forward += unit->task.forward;
             s->task.backward += unit->task.backward;

@@ -16,6 +16,7 @@
 typedef struct Unit {
     const char *name; /* scope path, "transformer.h.*" */
     int64_t layer;    /* iteration of a repeat; -1: not in a repeat */
+    double flops;     /* of a forward */
     double cost;      /* what is balanced */
     TaskCosts task;
 } Unit;

@@ -80,15 +80,19 @@ static bool can_cut(const Walk *w, int index) {
     return any;
 }
 
-static double node_cost(const Graph *g, const Node *n) {
+/* Arithmetic and traffic of a node that runs `times` times. */
+static void add_cost(Unit *unit, const Graph *g, const Node *n, double times) {
     if (n->op == OP_repeat) {
-        double sum = 0;
-        for (int i = 0; i < n->body->nnode; i++) sum += node_cost(n->body, n->body->node[i]);
-        return sum * (double)node_int(n, ATTR_count, 1);
+        double count = (double)node_int(n, ATTR_count, 1);
+        for (int i = 0; i < n->body->nnode; i++)
+            add_cost(unit, n->body, n->body->node[i], times * count);
+        return;
     }
     OpKind kind = op_kind(n->op);
-    if (kind == KIND_movement || kind == KIND_source) return 0;
-    return (double)cost_flops(g, n) + FLOPS_PER_BYTE * (double)cost_bytes(g, n);
+    if (kind == KIND_movement || kind == KIND_source) return;
+    double flops = (double)cost_flops(g, n), bytes = (double)cost_bytes(g, n);
+    unit->flops += times * flops;
+    unit->cost += times * (flops + FLOPS_PER_BYTE * bytes);
 }
 
 /* ---- the walk ----------------------------------------------------------------------------- */
@@ -124,7 +128,7 @@ static void walk_plain(Walk *w, int index) {
         if (at > unit) unit = at;
     }
     w->map.first[index] = w->map.last[index] = unit;
-    if (w->units != NULL && unit >= 0) w->units->data[unit].cost += node_cost(w->g, n);
+    if (w->units != NULL && unit >= 0) add_cost(&w->units->data[unit], w->g, n, 1);
 }
 
 /* A repeat that can be cut is one unit an iteration. */
@@ -148,7 +152,8 @@ static void walk_repeat(Walk *w, int index) {
     w->map.first[index] = first;
     w->map.last[index] = first + (int)count - 1;
     for (int64_t i = 0; w->units != NULL && i < count; i++)
-        w->units->data[first + i].cost += node_cost(w->g, n) / (double)count;
+        for (int k = 0; k < n->body->nnode; k++)
+            add_cost(&w->units->data[first + i], n->body, n->body->node[k], 1);
 }
 
 /* In a graph whose units are known: whether the repeat was cut in train: its last operand is a

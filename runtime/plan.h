@@ -227,7 +227,8 @@ typedef struct PlanStage {
     int32_t rank, local;
     const char *first, *last; /* scope paths of its first and last layer, "transformer.h.3"; NULL */
     int64_t parameters;       /* elements, counted where they are used first */
-    double cost, share;       /* of one forward, in units of arithmetic; of the model's */
+    double flops;             /* of one forward */
+    double cost, share;       /* what is balanced: arithmetic and traffic, or what was measured */
 } PlanStage;
 
 /* A layer, or all iterations of a repeat. */

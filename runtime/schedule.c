@@ -225,11 +225,11 @@ static void print_grid(const Timeline *t, FILE *out) {
 static void print_stages(const Timeline *t, FILE *out) {
     const Plan *plan = t->plan;
     if (plan->nstage < 2) return;
-    fputs("\nstage rank chunk   parameters  share  layers\n", out);
+    fputs("\nstage rank chunk   parameters          FLOPs  share  layers\n", out);
     for (uint32_t c = 0; c < plan->nstage; c++) {
         const PlanStage *s = &plan->stage[c];
-        fprintf(out, "%5u %4d %5d %12lld %5.1f%%  ", c, s->rank, s->local, (long long)s->parameters,
-                100 * s->share);
+        fprintf(out, "%5u %4d %5d %12lld %14.0f %5.1f%%  ", c, s->rank, s->local,
+                (long long)s->parameters, s->flops, 100 * s->share);
         if (s->first == NULL)
             fputs("none\n", out);
         else if (strcmp(s->first, s->last) == 0)
@@ -296,6 +296,7 @@ static void put_stages(InfJson *j, const Plan *plan) {
         inf_json_put_text(j, "first", s->first);
         inf_json_put_text(j, "last", s->last);
         inf_json_put_int(j, "parameters", s->parameters);
+        inf_json_put_double(j, "flops", s->flops);
         inf_json_put_double(j, "cost", s->cost);
         inf_json_put_double(j, "share", s->share);
         inf_json_close(j);
