@@ -178,13 +178,15 @@ static void keep(WholeResult *r, const char *name, const float *value, int64_t n
 
 static void keep_program(const InfEngine *m, const PlanProgram *p, const char *prefix,
                          WholeResult *r) {
-    float sum = inf_engine_scalar(m, p->metric[0].sum);
-    float count = inf_engine_scalar(m, p->metric[0].count);
-    keep(r, arena_printf(&r->arena, "%sloss", prefix), &sum, 1);
-    keep(r, arena_printf(&r->arena, "%scount", prefix), &count, 1);
+    if (p->nmetric > 0) {
+        float sum = inf_engine_scalar(m, p->metric[0].sum);
+        float count = inf_engine_scalar(m, p->metric[0].count);
+        keep(r, arena_printf(&r->arena, "%sloss", prefix), &sum, 1);
+        keep(r, arena_printf(&r->arena, "%scount", prefix), &count, 1);
+    }
     for (uint32_t i = 1; i < p->nmetric; i++) {
         const PlanMetric *metric = &p->metric[i];
-        sum = inf_engine_scalar(m, metric->sum), count = inf_engine_scalar(m, metric->count);
+        float sum = inf_engine_scalar(m, metric->sum), count = inf_engine_scalar(m, metric->count);
         keep(r, arena_printf(&r->arena, "%s%s sum", prefix, metric->name), &sum, 1);
         keep(r, arena_printf(&r->arena, "%s%s count", prefix, metric->name), &count, 1);
     }
@@ -341,13 +343,15 @@ static void run_update(const Whole *w, InfEngine *m) {
         if (w->plan.task[i].kind == PTASK_update) inf_engine_run(m, w->plan.task[i].program);
 }
 
-static void run_eval(const Whole *w, InfEngine *m, const WholeExpected *e, WholeResult *r) {
-    const PlanProgram *eval = &w->plan.program[1];
+static void run_forward(const Whole *w, InfEngine *m, const WholeExpected *e, const char *name,
+                        WholeResult *r) {
+    const PlanProgram *program = inf_program_find(&w->plan, name);
+    if (program == NULL) return; /* no outputs */
     poison_scratch(m);
-    stage(m, eval, e, 0);
+    stage(m, program, e, 0);
     m->env.microbatch = 0;
-    inf_engine_run(m, w->plan.task[eval->rank[0].task].program);
-    keep_program(m, eval, "eval ", r);
+    inf_engine_run(m, w->plan.task[program->rank[0].task].program);
+    keep_program(m, program, "eval ", r);
 }
 
 static void run_gradients(const Whole *w, InfEngine *m, const WholeExpected *e, WholeResult *r) {
@@ -392,7 +396,8 @@ const char *whole_run(Whole *w, const Object *o, const WholeExpected *e, int thr
     m.env.step = WHOLE_STEP;
     mark_gaps(&m);
     fill(w, &m, e);
-    run_eval(w, &m, e, r);
+    run_forward(w, &m, e, "eval", r);
+    run_forward(w, &m, e, "outputs", r);
     run_gradients(w, &m, e, r);
     run_update(w, &m);
     keep_update(w, &m, r);
