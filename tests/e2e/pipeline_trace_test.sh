@@ -85,6 +85,10 @@ check "a folder that is not there" says "/absent/costs.json" \
 check "a trace that cannot be written ends all ranks" says "/absent/trace.json" \
     exits 5 "$work/two" train --data "$work/tokens.bin" --quiet --trace /absent/trace.json
 
+for format in table json; do
+    check "both print the same $format" cmp <("$work/two" schedule --format=$format) \
+        <("$INFINIC" "$work/small.it" --target=cpu --dump-schedule=$format -D parallel.pp=2 -D parallel.vpp=2)
+done
 check "info lists the ranks' layers" says "rank 1   chunk 3" "$work/two" info
 check "and their memory" says "memory by rank" "$work/two" info
 check "info in JSON, too" says '"ranks":[{"rank":0,"planned_bytes":' "$work/two" info --json
