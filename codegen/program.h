@@ -78,6 +78,17 @@ uint32_t program_kernel(Program *p, const Graph *g, const Node *n);
 /* Fills p->plans and the tables behind them. */
 void plan_build(Program *p);
 
+/* Chunks of the rank at hand. */
+static inline int program_chunks(const Program *p) {
+    return p->mod->chunk != NULL ? p->mod->nchunk : 1;
+}
+
+/* Facts of the model (plan_facts.c): rows of the rank at hand, settings. */
+void plan_params(Program *p);
+void plan_buffers(Program *p);
+void plan_train(const Program *p, Plan *plan);
+void plan_generate(const Program *p, Plan *plan);
+
 /* What ranks hand to each other (plan_ranks.c): messages, shares, where a task finds its own. */
 void plan_messages(Program *p);
 void plan_shares(Program *p);
