@@ -34,7 +34,7 @@ enum { TELL_MAGIC = 0x696e6672, TELL_BYTES_MAX = 32000, WORDS_MAX = 24, PIPE_BYT
 
 /* After the first cause, a death or a rank that gives up: until ranks that are left are killed;
  * that mpirun has to end when asked; after its end, for what it has written. */
-enum { LEAVE_MS = 1500, FIRST_MS = 4000, TERM_MS = 4000, DRAIN_MS = 1000, TICK_MS = 100 };
+enum { LEAVE_MS = 1500, FIRST_MS = 6000, TERM_MS = 4000, DRAIN_MS = 1000, TICK_MS = 100 };
 
 typedef struct TellHead {
     uint32_t magic;

@@ -15,8 +15,9 @@
 #include "runtime/watch.h"
 
 enum { JOIN_MS = 1000, JOIN_TCP_MS = 10000 };
-/* How long a verdict of rank 0 may take; and the news of a death that explains a failure of MPI. */
-enum { VERDICT_MS = 2000, DEATH_MS = 1000 };
+/* How long a verdict of rank 0 may take; the news of a death that explains a failure of MPI; the
+ * thread to end the process. */
+enum { VERDICT_MS = 2000, DEATH_MS = 1000, LEAVE_MS = 9000 };
 
 static bool is_centre(const InfLifeline *l) { return l->rank == 0; }
 
@@ -173,7 +174,7 @@ void inf_lifeline_at(InfLifeline *l, uint64_t position) {
 /* Waits for the verdict; false when it does not come. Under the lock. */
 static bool await_verdict(InfLifeline *l, int ms) {
     struct timespec end = after(ms);
-    while (l->cause.kind == INF_CAUSE_none)
+    while (!l->told)
         if (pthread_cond_timedwait(&l->changed, &l->lock, &end) == ETIMEDOUT) return false;
     return true;
 }
@@ -182,8 +183,9 @@ bool inf_lifeline_fail(InfLifeline *l, InfCode code, const char *text) {
     InfTold told = {INF_TELL_cause, l->rank, code, false, text};
     pthread_mutex_lock(&l->lock);
     if (code == INF_PEER) await_verdict(l, DEATH_MS);
-    if (l->cause.kind != INF_CAUSE_none) { /* the thread ends the process any moment */
+    if (l->cause.kind != INF_CAUSE_none) {
         pthread_mutex_unlock(&l->lock);
+        poll(NULL, 0, LEAVE_MS); /* the thread ends the process */
         return false;
     }
     l->main = FAILING;

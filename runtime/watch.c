@@ -20,9 +20,10 @@
 
 enum { MAGIC = 0x6c696665, TEXT_BYTES = 512 };
 enum { BEAT_MS = 250, TICK_MS = 100, TRY_MS = 20 };
-/* How long others let the rank that failed end first, so that its exit code is seen first; how
- * long rank 0 holds its sockets for what is still to be read. */
-enum { FIRST_MS = 3000, SETTLE_MS = 400 };
+/* How long others let the rank that failed end first, so that its exit code is seen first: until it
+ * closes its sockets, and a bit more, because its parent learns of its end later; how long rank 0
+ * holds its sockets for what is still to be read. */
+enum { FIRST_MS = 5000, AFTER_MS = 100, SETTLE_MS = 400 };
 
 static bool is_centre(const InfLifeline *l) { return l->rank == 0; }
 
@@ -122,13 +123,17 @@ static void leave(InfLifeline *l) {
     pthread_mutex_lock(&l->lock);
     InfCause cause = l->cause;
     bool failing = l->main == FAILING;
-    pthread_cond_broadcast(&l->changed);
     pthread_mutex_unlock(&l->lock);
     if (is_centre(l))
         for (int r = 1; r < l->count; r++) post(l, &l->peer[r].line, LEAVE, &cause);
     speak(l, &cause);
+    pthread_mutex_lock(&l->lock);
+    l->told = true; /* from here on the main thread may end the process */
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
     if (cause.kind == INF_CAUSE_failed && cause.rank != l->rank)
         drain_until(l, is_centre(l) ? cause.rank : 0, FIRST_MS);
+    if (!failing && cause.kind == INF_CAUSE_failed) poll(NULL, 0, AFTER_MS);
     while (failing && is_centre(l)) drain_until(l, -1, FIRST_MS), poll(NULL, 0, TRY_MS);
     if (failing) return;
     if (is_centre(l)) settle(l);

@@ -83,6 +83,7 @@ struct InfLifeline {
     InfWireBook book;
     int present; /* peers that are here */
     InfCause cause;
+    bool told; /* everyone has been told the cause */
 };
 
 /* The thread: `of` is the InfLifeline. */
