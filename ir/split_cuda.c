@@ -11,7 +11,8 @@ enum {
     BLOCKS_MOST = 1056,
     COLUMN_BLOCKS = 528, /* one block a tile adds the pieces of all: few of them */
     BLOCK_ELEMS = 16384,
-    UNITS_EACH = 8, /* of a row that one thread holds in registers */
+    UNITS_EACH = 8,  /* of a row that one thread holds in registers */
+    ELEMS_EACH = 32, /* where a block shares the row: several values of it stay there */
     PIECE_ELEMS_MIN = 4096,
     PIECES_MAX = 512,
     COLUMNS_WIDE = 128, /* columns that are worth 16-byte accesses */
@@ -59,6 +60,11 @@ static int64_t vector_of(int64_t run, int64_t least, bool many) {
     return run >= least && run % VECTOR == 0 ? VECTOR : 1;
 }
 
+/* Whether `each` units of a row are more than a thread of a group should have. */
+static bool is_much(const CudaReduce *s, int64_t each, int64_t group) {
+    return each > UNITS_EACH || (group > WARP && each * s->vector > ELEMS_EACH);
+}
+
 static void cut_rows(CudaReduce *s) {
     int64_t results = s->axes.results, run = s->axes.run;
     s->vector = vector_of(run, 1, results >= BLOCKS_MIN);
@@ -73,7 +79,7 @@ static void cut_rows(CudaReduce *s) {
     s->pieces = 1;
     s->piece = s->units;
     int64_t group = power_of_two(s->units, WARP);
-    while (ceil_div(s->units, group) > UNITS_EACH && group < THREADS_MAX) group *= 2;
+    while (is_much(s, ceil_div(s->units, group), group) && group < THREADS_MAX) group *= 2;
     while (results * group < BLOCKS_MIN * WARP * 4 && group * 2 <= s->units && group < THREADS_MAX)
         group *= 2;
     s->group = group;
