@@ -403,7 +403,7 @@ static void plan_eval_chunks(Program *p) {
 /* The norm, where it is apart, and the update: one chunk on one rank, two where ranks exchange what
  * the first one makes. */
 static uint32_t plan_update(Program *p, PlanFinish *finish) {
-    if (p->nrank > 1) {
+    if (program_exchanges(p)) {
         finish->norm = (int32_t)plan_chunk(p, "norm", "norm", NULL);
         return plan_chunk(p, "update", "update", NULL);
     }
@@ -529,7 +529,7 @@ static void plan_finish(const Program *p, Plan *plan) {
     const PlanProgram *train = &p->programs.data[p->at.program];
     plan->grad_norm = output_offset(update, ROLE_grad_norm, 0);
     plan->update_ok = output_offset(update, ROLE_update_ok, 0);
-    if (p->nrank == 1) return;
+    if (!program_exchanges(p)) return;
     plan->finish.loss_rank = p->table->home[p->table->chunks - 1];
     plan->finish.loss = train->metric[0].sum;
     plan->finish.squares = squares_offset(update);

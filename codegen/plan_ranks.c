@@ -34,7 +34,7 @@ void plan_messages(Program *p) {
                            .to_rank = m->to_rank,
                            .microbatch = m->microbatch,
                            .slot = m->slot};
-        if (p->nrank > 1) {
+        if (p->mod->chunk != NULL) {
             Window send = gradient ? WINDOW_send_grad : WINDOW_send;
             Window recv = gradient ? WINDOW_recv_grad : WINDOW_recv;
             const PlaceChunk *from = place_of(p, m->from), *to = place_of(p, m->to);
@@ -50,7 +50,7 @@ void plan_messages(Program *p) {
 /* ---- tasks -------------------------------------------------------------------------------- */
 
 static bool is_local(const Table *t, int from, int to) {
-    return from >= 0 && to < t->chunks && t->home[from] == t->home[to];
+    return from >= 0 && to < t->chunks && table_is_local(t, from, to);
 }
 
 /* What goes to a chunk of the same rank is written where that one reads it. */
@@ -84,7 +84,7 @@ void plan_windows(const Program *p, const Task *t, PlanTask *row) {
 static int32_t eval_message(Program *p, int from) {
     const Table *t = p->table;
     int to = from + 1;
-    if (from < 0 || to >= t->chunks || t->home[from] == t->home[to]) return -1;
+    if (from < 0 || to >= t->chunks || table_is_local(t, from, to)) return -1;
     for (uint32_t i = (uint32_t)t->nmessage; i < p->messages.n; i++)
         if (p->messages.data[i].from == from) return (int32_t)i;
     const PlaceChunk *a = place_of(p, from), *b = place_of(p, to);

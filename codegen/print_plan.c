@@ -459,8 +459,7 @@ static void print_strings(const Plan *plan, FILE *out) {
 }
 
 static void print_finish(const PlanFinish *f, FILE *out) {
-    fprintf(out, "        .transport = &inf_transport_mpi,\n        .finish = {.loss_rank = %d",
-            f->loss_rank);
+    fprintf(out, "        .finish = {.loss_rank = %d", f->loss_rank);
     fprintf(out, ", .loss = %" PRId64 ", .loss_bytes = %" PRId64 ", .norm = %d", f->loss,
             f->loss_bytes, f->norm);
     fprintf(out, ", .squares = %" PRId64 ", .nsquares = %" PRId64 "},\n", f->squares, f->nsquares);
@@ -504,7 +503,8 @@ static void print_plan(const Program *p, uint32_t rank, uint64_t hash, FILE *out
     print_rows_field(out, "buffer", "buffers", at->buffer, plan->nbuffer);
     print_rows_field(out, "matmul", "matmuls", 0, plan->nmatmul);
     print_rows_field(out, "image", "images", 0, plan->nimage);
-    if (p->nrank > 1) print_finish(&plan->finish, out);
+    if (p->nrank > 1) fputs("        .transport = &inf_transport_mpi,\n", out);
+    if (program_exchanges(p)) print_finish(&plan->finish, out);
     print_train(&plan->train, out);
     print_generate(&plan->generate, out);
     fputs("    },\n", out);

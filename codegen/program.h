@@ -72,6 +72,12 @@ struct Program {
     VEC(RankRows) rows;
 };
 
+/* Whether the step ends with an exchange (PlanFinish): of several ranks, or of one that is to do as
+ * if there were. */
+static inline bool program_exchanges(const Program *p) {
+    return p->nrank > 1 || p->table->loopback;
+}
+
 /* Index of the kernel row for a kernel node of g, lowering it when it is new. */
 uint32_t program_kernel(Program *p, const Graph *g, const Node *n);
 

@@ -119,6 +119,7 @@ static void read_split(Lower *l) {
 
 void settings_layout(Lower *l) {
     const char *order = settings_text(l, KEY_parallel_order);
+    const char *messages = settings_text(l, KEY_parallel_messages);
     l->mod->parallel =
         (ParallelSettings){.dp = settings_int(l, KEY_parallel_dp, 1),
                            .tp = settings_int(l, KEY_parallel_tp, 1),
@@ -129,6 +130,7 @@ void settings_layout(Lower *l) {
                            .pipeline = settings_text(l, KEY_parallel_pipeline),
                            .group = settings_int(l, KEY_parallel_group, 0),
                            .schedule_file = settings_text(l, KEY_parallel_schedule),
+                           .loopback = messages != NULL && strcmp(messages, "chunks") == 0,
                            .any_order = order != NULL && strcmp(order, "any") == 0};
     load_table(l);
     read_split(l);

@@ -90,10 +90,11 @@ typedef struct UnitInfo {
 
 typedef struct Table {
     int ranks, chunks, microbatches;
-    int vpp;    /* chunks a rank */
-    int group;  /* interleaved: microbatches of a chunk that follow each other; else 0 */
-    int *home;  /* by chunk: its rank */
-    int *local; /* by chunk: its number on that rank */
+    int vpp;       /* chunks a rank */
+    bool loopback; /* chunks of one rank talk by messages, too */
+    int group;     /* interleaved: microbatches of a chunk that follow each other; else 0 */
+    int *home;     /* by chunk: its rank */
+    int *local;    /* by chunk: its number on that rank */
     ChunkEdge *edge;
     int nedge;
     Message *message; /* in the one order in which every rank posts its halves */
@@ -115,5 +116,10 @@ typedef struct Table {
     double makespan, bubble; /* estimated */
     int peak_in_flight;      /* most forwards without their backward on rank 0 */
 } Table;
+
+/* Whether two chunks hand over without a message: in the memory of their rank. */
+static inline bool table_is_local(const Table *t, int from, int to) {
+    return t->home[from] == t->home[to] && !t->loopback;
+}
 
 #endif

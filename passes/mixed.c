@@ -55,8 +55,9 @@ static Phase first_phase(const Graph *g) {
 }
 
 /* Ports that hold what the policy says, also outside: the others keep their type. */
-static bool has_own_type(const Port *port) {
-    return port->role == ROLE_weight_copy || port->role == ROLE_cache;
+static bool has_own_type(const Graph *g, Val v, const Port *port) {
+    return port->role == ROLE_weight_copy || port->role == ROLE_cache ||
+           mixed_is_handed(g, v, port);
 }
 
 static void copy_inputs(Mixed *m, bool top) {
@@ -67,7 +68,7 @@ static void copy_inputs(Mixed *m, bool top) {
         Type type = val_type(g, g->in[i]);
         bool half = m->h->half[g->in[i].id];
         if (half && port.role == ROLE_weight) port.role = ROLE_weight_copy;
-        if (half && (!top || has_own_type(&port))) type = typed(g, g->in[i], DT_bf16);
+        if (half && (!top || has_own_type(g, g->in[i], &port))) type = typed(g, g->in[i], DT_bf16);
         input[i] = graph_add_input(m->to, type, port);
     }
     Builder b = {.g = m->to, .phase = first_phase(g)};
@@ -78,7 +79,7 @@ static void copy_outputs(Mixed *m, bool top) {
     const Graph *g = m->from;
     for (int i = 0; i < g->nout; i++) {
         uint32_t v = g->out[i].id;
-        bool own = has_own_type(&g->out_port[i]) || is_half_type(g, g->out[i]);
+        bool own = has_own_type(g, g->out[i], &g->out_port[i]) || is_half_type(g, g->out[i]);
         bool half = m->h->half[v] && (!top || own);
         graph_add_output(m->to, half ? m->half[v] : m->wide[v], g->out_port[i]);
     }

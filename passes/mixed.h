@@ -27,6 +27,10 @@ typedef struct Halves {
 /* `policy`: dtype = bf16 applies; else only values that are of type bf16 already. */
 Halves *mixed_choose(const Graph *g, bool policy, Arena *scratch);
 
+/* What goes from chunk to chunk of a pipeline is an activation, or the gradient of one. Both ends
+ * decide this by themselves, so it is a matter of the port alone. */
+bool mixed_is_handed(const Graph *g, Val v, const Port *port);
+
 /* Moves elements without computing anything: bf16 in, the same bf16 out. */
 bool mixed_is_movement(Op op);
 

@@ -1,10 +1,11 @@
 /* mixed_policy.c - which values dtype = bf16 keeps in bf16; see mixed.h.
  *
  * A value goes into memory in bf16 when an operation of the table makes it or reads it so, when a
- * repeat carries it, or when it is a sum of such values with several readers (the residual stream).
- * A product that only a bias and then such a sum read is rounded after them, not before.
- * Everything that only moves elements hands this on, up and down, and so do repeats between what
- * is outside and inside. Statistics, the loss, and gradients of weights (phase W) stay f32.
+ * repeat carries it, when chunks of a pipeline hand it on, or when it is a sum of such values with
+ * several readers (the residual stream). A product that only a bias and then such a sum read is
+ * rounded after them, not before. Everything that only moves elements hands this on, up and down,
+ * and so do repeats between what is outside and inside. Statistics, the loss, and gradients of
+ * weights (phase W) stay f32.
  */
 #include "passes/mixed.h"
 
@@ -33,6 +34,12 @@ bool mixed_is_movement(Op op) {
 }
 
 static bool is_float(const Graph *g, Val v) { return dtype_is_float(val_info(g, v)->dtype); }
+
+bool mixed_is_handed(const Graph *g, Val v, const Port *port) {
+    bool handed = port->role == ROLE_recv || port->role == ROLE_send ||
+                  port->role == ROLE_recv_grad || port->role == ROLE_send_grad;
+    return handed && is_float(g, v) && val_info(g, v)->ndim >= 2;
+}
 
 /* ---- what follows from one value -------------------------------------------------------- */
 
@@ -212,11 +219,20 @@ static Choice choice_of(const Graph *g, Halves *h, const Choice *like, Arena *sc
     return c;
 }
 
+static void demand_handed(Choice *c) {
+    const Graph *g = c->g;
+    for (int i = 0; i < g->nin; i++)
+        if (mixed_is_handed(g, g->in[i], &g->in_port[i])) demand(c, g->in[i]);
+    for (int i = 0; i < g->nout; i++)
+        if (mixed_is_handed(g, g->out[i], &g->out_port[i])) demand(c, g->out[i]);
+}
+
 Halves *mixed_choose(const Graph *g, bool policy, Arena *scratch) {
     Halves *h = halves_new(g, scratch);
     Choice like = {.policy = policy};
     Choice c = choice_of(g, h, &like, scratch);
     c.top = true;
+    if (policy) demand_handed(&c);
     for (int round = 0; round < 2; round++) {
         c.products = round == 1;
         do {

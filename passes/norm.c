@@ -9,7 +9,9 @@
  */
 #include "passes/norm.h"
 
-bool norm_is_apart(const Module *m) { return m->target == TARGET_c || m->nrank > 1; }
+bool norm_is_apart(const Module *m) {
+    return m->target == TARGET_c || m->nrank > 1 || m->parallel.loopback;
+}
 
 Val norm_mean_factor(Builder *b, Val loss_count) {
     Type scalar = type_intern(b->g->mod->types, DT_f32, 0, NULL);

@@ -197,15 +197,13 @@ static void set_edges(const PassContext *ctx, Table *t, const Cut *train) {
     }
 }
 
-/* Layouts that can be scheduled but not run yet. */
-static bool check_ranks(const PassContext *ctx, const Table *t) {
-    const PassOptions *o = ctx->options;
-    bool runs = t->ranks == 1 || ctx->mod->target == TARGET_c;
-    if (runs || o->schedule_only || o->only != NULL || o->stop_after != NULL) return true;
-    DiagRef ref =
-        diag_error(ctx->mod->diag, E020, (Span){0},
-                   "pp = %d: this version runs several ranks on processors only", t->ranks);
-    diag_hint(ctx->mod->diag, ref, "--dump-schedule prints the table and its proof");
+/* Messages within a rank are the device's: between ranks on processors these are the transport's.
+ */
+static bool check_messages(const PassContext *ctx, const Table *t) {
+    if (!t->loopback || ctx->mod->target == TARGET_cuda || ctx->options->schedule_only) return true;
+    DiagRef ref = diag_error(ctx->mod->diag, E020, (Span){0},
+                             "messages = chunks is for GPUs: it tests messages on one device");
+    diag_hint(ctx->mod->diag, ref, "--target=cuda, or -D parallel.messages=ranks");
     return false;
 }
 
@@ -237,7 +235,7 @@ bool pass_partition(PassContext *ctx) {
     warn_empty(m, begin, t->chunks);
     Cut cut = cut_graph(train, &map, flow, begin, t->chunks, ctx->scratch);
     set_edges(ctx, t, &cut);
-    if (!check_ranks(ctx, t)) return false;
+    if (!check_messages(ctx, t)) return false;
     if (ctx->options->schedule_only) return true;
     ParamSlices slices = slice_params(&cut, t, ctx->scratch);
     ctx->nrank = t->ranks;

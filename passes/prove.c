@@ -122,7 +122,7 @@ static void add_handovers(const Prover *p, Events *g, bool between_ranks) {
     const Table *t = p->t;
     for (int i = 0; i < t->nedge; i++) {
         int from = t->edge[i].from, to = t->edge[i].to;
-        if (t->home[from] != t->home[to] && !between_ranks) continue;
+        if (!table_is_local(t, from, to) && !between_ranks) continue;
         for (int m = 0; m < t->microbatches; m++) {
             events_edge(g, *made_at(p, from, m, MADE_FORWARD), *made_at(p, to, m, MADE_FORWARD));
             if (t->edge[i].gradient)
@@ -144,7 +144,7 @@ static void add_messages(const Prover *p, Events *g, const ScheduleCosts *costs)
             const Task *task = &t->rank[r].task[i];
             if (task->kind != TASK_send && task->kind != TASK_recv) continue;
             int event = p->ntask + task->message;
-            if (last >= 0) events_edge(g, last, event);
+            if (last >= 0 && last != event) events_edge(g, last, event);
             last = event;
         }
     }

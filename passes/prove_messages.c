@@ -27,7 +27,7 @@ static const char *check_needed(const Prover *p) {
         int handover = handover_of(t, m);
         if (handover < 0 || m->microbatch < 0 || m->microbatch >= t->microbatches)
             return arena_printf(p->arena, "%s is handed over by nothing", name_of(p, m));
-        if (m->from_rank == m->to_rank || m->from_rank != t->home[m->from] ||
+        if (table_is_local(t, m->from, m->to) || m->from_rank != t->home[m->from] ||
             m->to_rank != t->home[m->to])
             return arena_printf(p->arena, "%s goes from rank %d to rank %d", name_of(p, m),
                                 m->from_rank, m->to_rank);
@@ -37,7 +37,7 @@ static const char *check_needed(const Prover *p) {
     for (int i = 0; i < 2 * t->nedge; i++) {
         const ChunkEdge *e = &t->edge[i / 2];
         bool back = i % 2 != 0;
-        if (t->home[e->from] == t->home[e->to] || (back && !e->gradient)) continue;
+        if (table_is_local(t, e->from, e->to) || (back && !e->gradient)) continue;
         for (int m = 0; m < t->microbatches; m++)
             if (count[i * t->microbatches + m] == 0)
                 return arena_printf(p->arena, "chunk %d never gets the %s of microbatch %d",
@@ -240,7 +240,7 @@ const char *prove_slots(const Prover *p) {
     for (int i = 0; i < 2 * p->t->nedge && why == NULL; i++) {
         const ChunkEdge *e = &p->t->edge[i / 2];
         bool gradient = i % 2 != 0;
-        if (p->t->home[e->from] != p->t->home[e->to] || (gradient && !e->gradient)) continue;
+        if (!table_is_local(p->t, e->from, e->to) || (gradient && !e->gradient)) continue;
         why = check_handed(p, i / 2, gradient);
     }
     return why != NULL ? why : check_received(p);

@@ -142,6 +142,7 @@ Table *schedule_begin(PassContext *ctx) {
                            .group = (int)p->group};
     Table *t = p->schedule_file != NULL ? import(ctx, &shape) : generate(ctx, &shape);
     if (t == NULL) return NULL;
+    t->loopback = p->loopback;
     t->parameters = count_logical_elems(ctx->mod);
     t->blocks = ctx->mod->nparam;
     return t;

@@ -92,7 +92,7 @@ static int consumer_of(const Order *o, const Message *m) {
 
 typedef VEC(Message) Messages;
 
-/* All handovers, those within a rank included. */
+/* All handovers, those within a rank included: they only tell when something is made. */
 static void list_handovers(const Order *o, Messages *list) {
     const Table *t = o->t;
     for (int i = 0; i < t->nedge; i++)
@@ -152,7 +152,7 @@ static void sort_messages(Order *o, const Messages *list) {
     Timed *timed = ARENA_ARRAY(o->arena, Timed, list->n + 1);
     size_t n = 0;
     for (uint32_t i = 0; i < list->n; i++)
-        if (list->data[i].from_rank != list->data[i].to_rank) {
+        if (!table_is_local(o->t, list->data[i].from, list->data[i].to)) {
             double end = event_end(&o->g.event[producer_of(o, &list->data[i])]);
             timed[n++] = (Timed){.message = list->data[i], .end = end};
         }
@@ -222,6 +222,7 @@ static Events line_graph(const Order *o) {
         int event = events_add(&g, 0);
         const int ends[] = {m->from_rank, m->to_rank};
         for (int k = 0; k < 2; k++) {
+            if (last[ends[k]] == event) continue; /* to itself */
             if (last[ends[k]] != 0) events_edge(&g, last[ends[k]], event);
             last[ends[k]] = event; /* never 0: tasks come first */
         }
@@ -351,7 +352,7 @@ static void give(Handovers *h, Task *task) {
         if (!makes(task, gradient ? edge->to : edge->from, gradient)) continue;
         if (gradient && !edge->gradient) continue;
         Window window = gradient ? WINDOW_send_grad : WINDOW_send;
-        if (t->home[edge->from] == t->home[edge->to]) {
+        if (table_is_local(t, edge->from, edge->to)) {
             task->window[window] = hand_over(h, e, task->microbatch, -1);
             continue;
         }

@@ -10,7 +10,9 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "runtime/device.h"
 #include "runtime/library.h"
 
 typedef struct LtFunctions {
@@ -113,7 +115,7 @@ typedef struct Alignment {
 } Alignment;
 
 static CuAddress address_bits(const Plan *plan, const CuAddress *base, const PlanArg *arg) {
-    CuAddress bits = base[arg->region] + (CuAddress)arg->offset;
+    CuAddress bits = base[arg->region] | (CuAddress)arg->offset;
     for (uint32_t k = 0; k < arg->nstride; k++) bits |= (CuAddress)plan->stride[arg->stride + k];
     return bits;
 }
@@ -218,10 +220,23 @@ static InfCode prepare_one(InfError *e, InfLt *lt, uint32_t index, const CuAddre
     return code;
 }
 
+/* Where a region begins differs from task to task. */
+static void add_windows(const Plan *plan, CuAddress bits[PLAN_REGION_count]) {
+    for (uint32_t p = 0; p < plan->nprogram; p++) {
+        const PlanRank *rank = &plan->program[p].rank[plan->rank];
+        for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++)
+            for (int w = 0; w < PLAN_WINDOW_COUNT; w++)
+                bits[inf_window_region((PlanWindow)w)] |= (CuAddress)plan->task[i].window[w];
+    }
+}
+
 InfCode inf_lt_prepare(InfError *e, InfLt *lt, const CuAddress base[PLAN_REGION_count],
                        CuAddress workspace) {
+    CuAddress bits[PLAN_REGION_count];
     lt->workspace = workspace;
-    for (uint32_t i = 0; i < lt->plan->nmatmul; i++) TRY(prepare_one(e, lt, i, base));
+    memcpy(bits, base, sizeof bits);
+    add_windows(lt->plan, bits);
+    for (uint32_t i = 0; i < lt->plan->nmatmul; i++) TRY(prepare_one(e, lt, i, bits));
     return INF_OK;
 }
 

@@ -23,7 +23,7 @@ InfCode inf_cuda_check(InfError *e, const InfCuda *c, CuResult result, const cha
 
 #define CHECK(call_, what) TRY(inf_cuda_check(e, c, (call_), (what)))
 
-static InfCode find_device(InfError *e, InfCuda *c) {
+static InfCode find_device(InfError *e, int local_rank, InfCuda *c) {
     int count = 0;
     CuResult result = c->call.init(0);
     if (result == CU_SUCCESS) result = c->call.device_count(&count);
@@ -37,7 +37,9 @@ static InfCode find_device(InfError *e, InfCuda *c) {
                         visible ? "'" : "", driver_hint);
     }
     CHECK(result, "the CUDA driver does not start");
-    CHECK(c->call.device_get(&c->device, 0), "cuDeviceGet");
+    c->visible = count;
+    CHECK(c->call.device_get(&c->device, local_rank % count), "cuDeviceGet");
+    CHECK(c->call.device_uuid(c->uuid, c->device), "cuDeviceGetUuid");
     CHECK(c->call.device_name(c->name, (int)sizeof c->name, c->device), "cuDeviceGetName");
     const struct {
         int attribute, *to;
@@ -54,7 +56,7 @@ static InfCode find_device(InfError *e, InfCuda *c) {
     return INF_OK;
 }
 
-InfCode inf_cuda_open(InfError *e, InfCuda *c) {
+InfCode inf_cuda_open(InfError *e, int local_rank, InfCuda *c) {
     *c = (InfCuda){0};
     const InfSymbol symbols[] = {
 #define SYM(member, symbol, arguments) {#symbol, &c->call.member},
@@ -64,7 +66,7 @@ InfCode inf_cuda_open(InfError *e, InfCuda *c) {
     TRY(inf_library_open(e, &driver, symbols, (int)(sizeof symbols / sizeof *symbols),
                          &c->library));
     CHECK(c->call.driver_version(&c->version), "cuDriverGetVersion");
-    TRY(find_device(e, c));
+    TRY(find_device(e, local_rank, c));
     CHECK(c->call.context_retain(&c->context, c->device), "cuDevicePrimaryCtxRetain");
     CHECK(c->call.context_set(c->context), "cuCtxSetCurrent");
     return INF_OK;

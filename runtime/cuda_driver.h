@@ -24,11 +24,15 @@ typedef struct InfCuda {
     CuContext context;
     int version; /* of the driver: 13000 is CUDA 13.0 */
     char name[96];
+    unsigned char uuid[16];
+    int visible;                                                /* devices */
     int major, minor, multiprocessors, clock_khz, shared_bytes; /* of a block, at most */
 } InfCuda;
 
-/* Loads the driver and takes the first device's primary context for this thread. */
-InfCode inf_cuda_open(InfError *e, InfCuda *out);
+/* Loads the driver and takes a device's primary context for this thread: the one that has the
+ * number of this rank on its host, 0 with one rank. Where a launcher left each rank one device,
+ * that one. Ranks may end up with the same one: InfCuda.uuid tells. */
+InfCode inf_cuda_open(InfError *e, int local_rank, InfCuda *out);
 void inf_cuda_close(InfCuda *c);
 
 /* INF_OK, or a message: "WHAT: CUDA_ERROR_...: the driver's own words". */

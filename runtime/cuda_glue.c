@@ -1,4 +1,4 @@
-/* cuda_glue.c - PTX of inf_begin and inf_end. */
+/* cuda_glue.c - PTX of inf_begin, inf_end and inf_join. */
 #include "runtime/cuda_glue.h"
 
 #include <stddef.h>
@@ -94,5 +94,9 @@ const char inf_cuda_glue[] =
     "  add.u32 %count, %count, 1;\n"
     "  st.global.u32 [%c+4], %count;\n"
     "DONE:\n"
+    "  ret;\n"
+    "}\n"
+    ".visible .entry inf_join()\n"
+    "{\n"
     "  ret;\n"
     "}\n";

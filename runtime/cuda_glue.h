@@ -1,5 +1,5 @@
-/* cuda_glue.h - the runtime's own device code: two tiny kernels that carry a submission's numbers
- * in and its results out, through pinned host memory, inside the captured graph.
+/* cuda_glue.h - the runtime's own device code: tiny kernels, two of which carry a submission's
+ * numbers in and its results out, through pinned host memory, inside the captured graph.
  *
  *   inf_begin(ring, counter, moment, scalar)
  *       slot counter[0] % depth of the ring holds an InfTicket: to the moment and, from the row for
@@ -7,6 +7,8 @@
  *   inf_end(ring, counter, scalar, words, ok)
  *       the scalar region, `words` of 4 bytes, to the slot of its own ring; then counter[0] += 1,
  *       and counter[1], of updates, if `ok` is an address and the float there is not 0
+ *   inf_join()
+ *       nothing: the one node that stands for several
  *
  * PTX of the lowest plain architecture, so that every driver and chip we run on takes it. Kernels
  * instead of copy nodes: a graph starts a kernel in a microsecond, a copy in several.

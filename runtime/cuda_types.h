@@ -1,4 +1,4 @@
-/* cuda_types.h - the few types and numbers of CUDA's driver API and of cuBLASLt that we use,
+/* cuda_types.h - the few types and numbers of CUDA's driver API, of cuBLASLt and NCCL that we use,
  * declared here so that the runtime is built without CUDA's headers.
  *
  * The libraries keep these numbers stable within their sonames. Names are CUDA's, shortened.
@@ -114,5 +114,16 @@ enum {
     LT_EPILOGUE_GELU = 32,
     LT_EPILOGUE_GELU_BIAS = 36,
 };
+
+/* --- NCCL: nccl.h --- */
+
+typedef int NcclResult;
+typedef struct NcclCommObject *NcclComm;
+
+typedef struct NcclId {
+    char bytes[128];
+} NcclId;
+
+enum { NCCL_SUCCESS = 0, NCCL_TYPE_U8 = 1, NCCL_TYPE_F32 = 7, NCCL_SUM = 0 };
 
 #endif

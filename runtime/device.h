@@ -11,6 +11,7 @@
 #ifndef INF_RUNTIME_DEVICE_H
 #define INF_RUNTIME_DEVICE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "runtime/plan.h"
@@ -18,6 +19,8 @@
 
 /* Opaque: each implementation has its own. */
 typedef struct InfDevice InfDevice;
+
+typedef struct InfGroup InfGroup; /* group.h */
 
 /* Submissions that may be on their way at once. */
 enum { INF_DEVICE_DEPTH = 4 };
@@ -47,6 +50,26 @@ typedef struct InfStage {
     int32_t token_bytes; /* 0: images */
 } InfStage;
 
+/* One end of a message between devices. */
+typedef struct InfHalf {
+    bool send;
+    int32_t peer; /* rank; perhaps this one: then both halves are in one exchange */
+    void *at;     /* on the device */
+    uint64_t bytes;
+} InfHalf;
+
+/* The region that a task's window is of. */
+static inline PlanRegion inf_window_region(PlanWindow window) {
+    static const PlanRegion region[PLAN_WINDOW_COUNT] = {
+        [PLAN_WINDOW_data] = PLAN_REGION_data,
+        [PLAN_WINDOW_slot] = PLAN_REGION_slot,
+        [PLAN_WINDOW_recv] = PLAN_REGION_recv,
+        [PLAN_WINDOW_send] = PLAN_REGION_send,
+        [PLAN_WINDOW_recv_grad] = PLAN_REGION_recv_grad,
+        [PLAN_WINDOW_send_grad] = PLAN_REGION_send_grad};
+    return region[window];
+}
+
 /* What the device could do at best; 0: unknown. */
 typedef struct InfCeiling {
     double bytes_per_s, flops_per_s[PLAN_MATH_COUNT];
@@ -58,8 +81,9 @@ typedef struct InfDeviceTable {
     bool shared;        /* kernels work in the host's memory: nothing is copied or staged */
     bool graphs;        /* submissions can be recorded and replayed */
 
-    /* Opens the device, without memory for the plan. */
-    InfCode (*open)(InfError *e, const Plan *plan, InfDevice **out);
+    /* Opens the device, without memory for the plan: this rank's own of its host's.
+     *   group   NULL: no other ranks */
+    InfCode (*open)(InfError *e, const Plan *plan, const InfGroup *group, InfDevice **out);
     void (*close)(InfDevice *d);
     /* "NVIDIA H200 (sm_90)"; "2 threads". Static or owned by the device. */
     const char *(*describe)(InfDevice *d);
@@ -96,6 +120,16 @@ typedef struct InfDeviceTable {
     void (*follow)(InfDevice *d, const uint32_t *launches, uint32_t count);
     void (*keep)(InfDevice *d, int which);
     void (*replay)(InfDevice *d, int which);
+
+    /* Between ranks whose devices have memory of their own; each is a launch like any other, and
+     * all ranks do them in one order. `meet` comes first, once, after `place`: all ranks together,
+     * before any submission. `exchange`: all halves at once; `broadcast`: from `root` to all;
+     * `sum`: over all, in place; `clear`: zeros (that one is of this rank alone). */
+    InfCode (*meet)(InfError *e, InfDevice *d);
+    void (*exchange)(InfDevice *d, const InfHalf *half, uint32_t count);
+    void (*broadcast)(InfDevice *d, int root, void *at, uint64_t bytes);
+    void (*sum)(InfDevice *d, float *at, uint64_t count);
+    void (*clear)(InfDevice *d, void *at, uint64_t bytes);
 
     /* Points in time between launches: mark number `i` < count; ms between two after `finish`. */
     InfCode (*marks)(InfError *e, InfDevice *d, uint32_t count);

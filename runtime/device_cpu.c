@@ -20,7 +20,8 @@ struct InfDevice {
     char text[TEXT_BYTES];
 };
 
-static InfCode device_open(InfError *e, const Plan *plan, InfDevice **out) {
+static InfCode device_open(InfError *e, const Plan *plan, const InfGroup *group, InfDevice **out) {
+    (void)group;
     *out = NULL;
     TRY(inf_cpu_check(e, plan));
     *out = calloc(1, sizeof **out);

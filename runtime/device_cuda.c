@@ -14,17 +14,21 @@
 #include "runtime/cuda_driver.h"
 #include "runtime/cuda_glue.h"
 #include "runtime/device.h"
+#include "runtime/group.h"
+#include "runtime/nccl.h"
 
-enum { HOST_BLOCKS = 8, OWN_BYTES = 4096, MOMENT_AT = 256, SHARED_MAX = 48 << 10 };
+enum { HOST_BLOCKS = 8, OWN_BYTES = 4096, MOMENT_AT = 256, MEET_AT = 512, SHARED_MAX = 48 << 10 };
 
 struct InfDevice {
     const Plan *plan;
+    const InfGroup *group;
     InfCuda cuda;
     InfCudaCode code;
     CuModule glue;
     CuFunction *function; /* by kernel; NULL for products */
-    CuFunction begin, end, stage, stage_tokens;
-    InfLt *lt; /* NULL for plans without products */
+    CuFunction begin, end, join, stage, stage_tokens;
+    InfLt *lt;     /* NULL for plans without products */
+    InfNccl *nccl; /* NULL for plans without messages */
     CuStream stream, upload_stream;
     CuEvent done[INF_DEVICE_DEPTH], uploaded;
     bool uploading;
@@ -93,6 +97,7 @@ static InfCode find_kernels(InfError *e, InfDevice *d) {
     const Plan *plan = d->plan;
     TRY(find_function(e, d, d->glue, "inf_begin", &d->begin));
     TRY(find_function(e, d, d->glue, "inf_end", &d->end));
+    TRY(find_function(e, d, d->glue, "inf_join", &d->join));
     TRY(find_function(e, d, d->code.part[0], "inf_stage", &d->stage));
     TRY(find_function(e, d, d->code.part[0], "inf_stage_tokens", &d->stage_tokens));
     for (uint32_t k = 0; k < plan->nkernel; k++) {
@@ -122,7 +127,7 @@ static uint64_t free_now(InfDevice *d) {
 
 static InfCode open_parts(InfError *e, InfDevice *d) {
     size_t scalars = (size_t)d->plan->region_bytes[PLAN_REGION_scalar];
-    TRY(inf_cuda_open(e, &d->cuda));
+    TRY(inf_cuda_open(e, d->group ? d->group->local_rank : 0, &d->cuda));
     snprintf(d->text, sizeof d->text, "%s (sm_%d%d)", d->cuda.name, d->cuda.major, d->cuda.minor);
     TRY(inf_cuda_load(e, &d->cuda, d->plan, &d->code));
     TRY(inf_cuda_check(e, &d->cuda,
@@ -139,12 +144,13 @@ static InfCode open_parts(InfError *e, InfDevice *d) {
     return report(e, d);
 }
 
-static InfCode device_open(InfError *e, const Plan *plan, InfDevice **out) {
+static InfCode device_open(InfError *e, const Plan *plan, const InfGroup *group, InfDevice **out) {
     InfDevice *d = calloc(1, sizeof *d);
     *out = d;
     if (d) d->function = calloc(plan->nkernel + 1, sizeof(CuFunction));
     if (!d || !d->function) return inf_fail(e, INF_IO, "out of memory");
     d->plan = plan;
+    d->group = group;
     return open_parts(e, d);
 }
 
@@ -166,6 +172,7 @@ static void device_close(InfDevice *d) {
     if (d->cuda.context) {
         call->context_sync();
         free_queues(d);
+        inf_nccl_close(d->nccl);
         inf_lt_close(d->lt);
         for (int i = 0; i < d->nhost; i++) call->host_free(d->host[i]);
         if (d->tickets) call->host_free(d->tickets);
@@ -359,6 +366,81 @@ static InfCode finish(InfError *e, InfDevice *d) {
     return report(e, d);
 }
 
+/* --- other ranks --- */
+
+/* Who is on which device. */
+typedef struct Seat {
+    unsigned char uuid[16];
+    char name[96];
+    int visible;
+} Seat;
+
+static InfCode compare_seats(InfError *e, const InfGroup *group, const Seat *seat) {
+    for (int a = 0; a < group->count; a++)
+        for (int b = a + 1; b < group->count; b++)
+            if (memcmp(seat[a].uuid, seat[b].uuid, sizeof seat[a].uuid) == 0)
+                return inf_fail(e, INF_IO,
+                                "ranks %d and %d have the same device, %s: each needs one of its "
+                                "own, and their host shows %d\n"
+                                "  = hint: use more devices or hosts (CUDA_VISIBLE_DEVICES hides "
+                                "devices), or build for fewer ranks: -D parallel.pp=..",
+                                a, b, seat[b].name, seat[b].visible);
+    return INF_OK;
+}
+
+static InfCode check_seats(InfError *e, InfDevice *d) {
+    const InfGroup *group = d->group;
+    Seat mine = {.visible = d->cuda.visible};
+    Seat *all = calloc((size_t)group->count, sizeof *all);
+    if (!all) return inf_fail(e, INF_IO, "out of memory");
+    memcpy(mine.uuid, d->cuda.uuid, sizeof mine.uuid);
+    snprintf(mine.name, sizeof mine.name, "%s", d->cuda.name);
+    InfCode code = group->transport->gather(e, &mine, sizeof mine, all);
+    if (code == INF_OK) code = compare_seats(e, group, all);
+    free(all);
+    return code;
+}
+
+static InfCode meet(InfError *e, InfDevice *d) {
+    if (d->group && d->group->count > 1) TRY(check_seats(e, d));
+    TRY(inf_nccl_open(e, d->plan, d->group, d->counter + MEET_AT, d->stream, &d->nccl));
+    good(d, d->cuda.call.stream_sync(d->stream), "the first messages");
+    return report(e, d);
+}
+
+/* While a graph is recorded: whatever NCCL made of an exchange, perhaps nothing, becomes one node
+ * that others can wait for. */
+static void note_exchange(InfDevice *d) {
+    const CuNode *nodes = NULL;
+    size_t count = 0;
+    int status = 0;
+    if (d->nodes_most == 0 || broken(d)) return;
+    CALL(d, capture_info, d->stream, &status, NULL, NULL, &nodes, &count);
+    if (!broken(d) && count != 1)
+        CALL(d, launch, d->join, 1, 1, 1, 1, 1, 1, 0, d->stream, NULL, NULL);
+    note_node(d);
+}
+
+static void exchange(InfDevice *d, const InfHalf *half, uint32_t count) {
+    if (!broken(d)) inf_nccl_exchange(&d->fault, d->nccl, half, count, d->stream);
+    note_exchange(d);
+}
+
+static void broadcast(InfDevice *d, int root, void *at, uint64_t bytes) {
+    if (!broken(d)) inf_nccl_broadcast(&d->fault, d->nccl, root, at, bytes, d->stream);
+    note_exchange(d);
+}
+
+static void sum(InfDevice *d, float *at, uint64_t count) {
+    if (!broken(d)) inf_nccl_sum(&d->fault, d->nccl, at, count, d->stream);
+    note_exchange(d);
+}
+
+static void clear(InfDevice *d, void *at, uint64_t bytes) {
+    if (!broken(d)) CALL(d, memory_set_later, address(at), 0, (size_t)bytes, d->stream);
+    note_node(d);
+}
+
 /* --- graphs --- */
 
 static void record(InfDevice *d, uint32_t launches) {
@@ -497,6 +579,11 @@ const InfDeviceTable inf_device_cuda = {
     .follow = follow,
     .keep = keep,
     .replay = replay,
+    .meet = meet,
+    .exchange = exchange,
+    .broadcast = broadcast,
+    .sum = sum,
+    .clear = clear,
     .marks = marks,
     .mark = mark,
     .between = between,

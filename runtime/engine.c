@@ -88,7 +88,10 @@ static uint32_t task_count(const Plan *plan) {
     return count;
 }
 
-InfCode inf_engine_start(InfError *e, const Plan *plan, int threads, uint64_t seed,
+/* Ranks talk to each other; chunks of one rank only when told to, on a device (Plan.message). */
+static bool talks(const Plan *plan) { return plan->transport || plan->nmessage > 0; }
+
+InfCode inf_engine_start(InfError *e, const Plan *plan, InfGroup *group, int threads, uint64_t seed,
                          InfEngine *out) {
     *out = (InfEngine){.plan = plan,
                        .table = inf_device_find(plan),
@@ -96,17 +99,17 @@ InfCode inf_engine_start(InfError *e, const Plan *plan, int threads, uint64_t se
                        .env = {.seed = seed}};
     check_plan(plan);
     memcpy(out->bytes, plan->region_bytes, sizeof out->bytes);
-    TRY(out->table->open(e, plan, &out->device));
+    TRY(out->table->open(e, plan, group, &out->device));
     out->use_graphs = out->table->graphs;
     out->arg = calloc(most_args(plan), sizeof *out->arg);
     out->graphs = calloc(plan->nprogram, sizeof *out->graphs);
     out->graph = calloc((size_t)plan->nprogram + task_count(plan), sizeof *out->graph);
     if (!out->arg || !out->graphs || !out->graph) return inf_fail(e, INF_IO, "out of memory");
     out->env.threads = inf_threads_set(threads);
-    if (!plan->transport) return INF_OK;
+    if (!talks(plan)) return INF_OK;
     out->pipeline = calloc(1, sizeof *out->pipeline);
     if (!out->pipeline) return inf_fail(e, INF_IO, "out of memory");
-    return inf_pipeline_open(e, plan, out->pipeline);
+    return inf_pipeline_open(e, plan, group, out->pipeline);
 }
 
 void inf_train_regions(const Plan *plan, bool outputs, int64_t bytes[PLAN_REGION_count]) {
@@ -171,11 +174,12 @@ InfCode inf_engine_take(InfError *e, InfEngine *m, uint64_t extra) {
     place_regions(m, m->mirror ? m->mirror : memory, m->base);
     memcpy(m->home, m->base, sizeof m->home);
     memcpy(m->home_on_device, m->on_device, sizeof m->home_on_device);
-    return m->table->place(e, m->device, m->on_device);
+    TRY(m->table->place(e, m->device, m->on_device));
+    return m->pipeline && m->table->meet ? m->table->meet(e, m->device) : INF_OK;
 }
 
 InfCode inf_engine_open(InfError *e, const Plan *plan, int threads, uint64_t seed, InfEngine *out) {
-    TRY(inf_engine_start(e, plan, threads, seed, out));
+    TRY(inf_engine_start(e, plan, NULL, threads, seed, out));
     return inf_engine_take(e, out, 0);
 }
 
@@ -221,16 +225,24 @@ void inf_engine_use_all(InfEngine *m) {
     if (m->order.surveying) inf_order_use(&m->order, 0, UINT64_MAX, true);
 }
 
-bool inf_engine_goes(InfEngine *m, double cost_us) {
+static bool goes_in_order(InfEngine *m, double cost_us, bool message) {
     const uint32_t *waits;
     if (!m->order.on) return true;
     if (m->order.surveying) {
-        inf_order_end(&m->order, cost_us);
+        inf_order_end(&m->order, cost_us, message);
         return false;
     }
     uint32_t count = inf_order_next(&m->order, &waits);
     m->table->follow(m->device, waits, count);
     return true;
+}
+
+bool inf_engine_goes(InfEngine *m, double cost_us) { return goes_in_order(m, cost_us, false); }
+
+/* Messages keep their order whatever memory they use: other ranks rely on it. */
+bool inf_engine_message_goes(InfEngine *m, double cost_us) {
+    inf_engine_use(m, (const void *)(uintptr_t)(INF_ORDER_TOKENS - 1), 1, true);
+    return goes_in_order(m, cost_us, true);
 }
 
 /* About how long a kernel takes on a current device: enough to tell large from small. */
@@ -297,16 +309,10 @@ int inf_engine_stops(InfEngine *m) {
 }
 
 void inf_engine_window(InfEngine *m, const PlanTask *task) {
-    static const PlanRegion region[PLAN_WINDOW_COUNT] = {
-        [PLAN_WINDOW_data] = PLAN_REGION_data,
-        [PLAN_WINDOW_slot] = PLAN_REGION_slot,
-        [PLAN_WINDOW_recv] = PLAN_REGION_recv,
-        [PLAN_WINDOW_send] = PLAN_REGION_send,
-        [PLAN_WINDOW_recv_grad] = PLAN_REGION_recv_grad,
-        [PLAN_WINDOW_send_grad] = PLAN_REGION_send_grad};
     for (int w = 0; w < PLAN_WINDOW_COUNT; w++) {
-        m->base[region[w]] = m->home[region[w]] + task->window[w];
-        m->on_device[region[w]] = m->home_on_device[region[w]] + task->window[w];
+        PlanRegion region = inf_window_region((PlanWindow)w);
+        m->base[region] = m->home[region] + task->window[w];
+        m->on_device[region] = m->home_on_device[region] + task->window[w];
     }
 }
 

@@ -55,8 +55,10 @@ const PlanProgram *inf_program_find(const Plan *plan, const char *name);
 const PlanProgram *inf_program_find(const Plan *plan, const char *name);
 
 /* Checks the plan and opens its device, without memory.
+ *   group     this rank and the others; NULL with one rank
  *   threads   of the host; 0: as many as OpenMP would take */
-InfCode inf_engine_start(InfError *e, const Plan *plan, int threads, uint64_t seed, InfEngine *out);
+InfCode inf_engine_start(InfError *e, const Plan *plan, InfGroup *group, int threads, uint64_t seed,
+                         InfEngine *out);
 
 /* Takes the memory of the plan and `extra` bytes of the device beside it. */
 InfCode inf_engine_take(InfError *e, InfEngine *m, uint64_t extra);
@@ -104,6 +106,8 @@ void inf_engine_run(InfEngine *m, uint32_t chunk);
 void inf_engine_use(InfEngine *m, const void *at, int64_t bytes, bool written);
 void inf_engine_use_all(InfEngine *m);
 bool inf_engine_goes(InfEngine *m, double cost_us);
+/* The same before a message or another exchange between ranks. */
+bool inf_engine_message_goes(InfEngine *m, double cost_us);
 
 static inline void *inf_engine_at(const InfEngine *m, PlanRegion region, int64_t offset) {
     return m->base[region] + offset;

@@ -114,23 +114,28 @@ void inf_feed_send(InfLoader *l, InfEngine *m, uint64_t position, InfDeviceMomen
     out->key = out->half_bits = 0;
 }
 
-/* Where an input is, NULL if there is none; every kind has four bytes an element. */
-static void *input_at(InfEngine *m, const PlanProgram *program, PlanInputKind kind) {
-    const PlanInput *input = inf_input_find(program, kind);
-    if (!input || input->local < 0) return NULL;
-    void *at = m->on_device[input->at.region] + input->at.offset;
-    inf_engine_use(m, at, input->dim[0] * inf_input_elements(input) * 4, true);
-    return at;
+/* Where the input of a kind that chunk `local` reads is, NULL if there is none; every kind has four
+ * bytes an element. */
+static void *input_at(InfEngine *m, const PlanProgram *program, int32_t local, PlanInputKind kind) {
+    for (uint32_t i = 0; i < program->ninput; i++) {
+        const PlanInput *input = &program->input[i];
+        if (input->kind != kind || input->local != local) continue;
+        void *at = m->on_device[input->at.region] + input->at.offset;
+        inf_engine_use(m, at, input->dim[0] * inf_input_elements(input) * 4, true);
+        return at;
+    }
+    return NULL;
 }
 
-void inf_feed_stage(const InfLoader *l, InfEngine *m, const PlanProgram *program, uint64_t first) {
+void inf_feed_stage(const InfLoader *l, InfEngine *m, const PlanProgram *program, int32_t local,
+                    uint64_t first) {
     bool tokens = l->kind == PLAN_DATA_tokens;
     InfStage stage = {
         .rows = l->feed.rows,
         .labels = l->feed.labels,
-        .input = input_at(m, program, tokens ? PLAN_INPUT_tokens : PLAN_INPUT_image),
-        .target = input_at(m, program, tokens ? PLAN_INPUT_targets : PLAN_INPUT_label),
-        .valid = input_at(m, program, PLAN_INPUT_valid),
+        .input = input_at(m, program, local, tokens ? PLAN_INPUT_tokens : PLAN_INPUT_image),
+        .target = input_at(m, program, local, tokens ? PLAN_INPUT_targets : PLAN_INPUT_label),
+        .valid = input_at(m, program, local, PLAN_INPUT_valid),
         .first = first,
         .batch = program->batch,
         .length = (int64_t)(tokens ? l->tokens.length : l->row_bytes),

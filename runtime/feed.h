@@ -29,8 +29,10 @@ void inf_feed_close(InfLoader *l);
  * when they are streamed. */
 void inf_feed_send(InfLoader *l, InfEngine *m, uint64_t position, InfDeviceMoment *out);
 
-/* Puts one microbatch into the program's inputs; while a graph is recorded, behind what uses them.
+/* Puts one microbatch into the inputs that chunk `local` of this rank reads; while a graph is
+ * recorded, behind what uses them.
  *   first   its first sample within the submission */
-void inf_feed_stage(const InfLoader *l, InfEngine *m, const PlanProgram *program, uint64_t first);
+void inf_feed_stage(const InfLoader *l, InfEngine *m, const PlanProgram *program, int32_t local,
+                    uint64_t first);
 
 #endif

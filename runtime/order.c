@@ -34,9 +34,10 @@ void inf_order_use(InfOrder *o, uint64_t begin, uint64_t bytes, bool written) {
     if (bytes > 0) o->reach[o->reach_count++] = (InfReach){begin, end, written};
 }
 
-void inf_order_end(InfOrder *o, double cost_us) {
+void inf_order_end(InfOrder *o, double cost_us, bool message) {
     INF_ASSERT(o->count / 64 < o->words);
     o->launch[o->count].cost_us = cost_us;
+    o->launch[o->count].lane = message ? INF_LANE_messages : INF_LANE_beside;
     o->launch[++o->count].first = o->reach_count;
 }
 
@@ -169,13 +170,12 @@ static bool find_all_waits(InfOrder *o) {
 /* --- lanes --- */
 
 /* From the last launch back: by then a launch has heard from all that wait for it. Of chains of
- * equal length the one through the earliest launch counts. */
+ * equal length the one through the earliest launch counts. Returns what all but messages take. */
 static double find_chains(InfOrder *o) {
     double sum_us = 0;
     for (uint32_t i = 0; i < o->count; i++) {
         o->launch[i].next = o->count;
-        o->launch[i].beside = true;
-        sum_us += o->launch[i].cost_us;
+        if (o->launch[i].lane != INF_LANE_messages) sum_us += o->launch[i].cost_us;
     }
     for (uint32_t i = o->count; i-- > 0;) {
         InfOrderLaunch *l = &o->launch[i];
@@ -195,11 +195,12 @@ void inf_order_plan(InfOrder *o) {
     if (!o->on) return;
     double beside_us = find_chains(o);
     for (uint32_t i = 0; i < o->count; i = o->launch[i].next) {
-        o->launch[i].beside = false;
+        if (o->launch[i].lane == INF_LANE_messages) continue;
+        o->launch[i].lane = INF_LANE_main;
         beside_us -= o->launch[i].cost_us;
     }
     for (uint32_t i = 0; i < o->count && beside_us < beside_us_min; i++)
-        o->launch[i].beside = false;
+        if (o->launch[i].lane == INF_LANE_beside) o->launch[i].lane = INF_LANE_main;
 }
 
 /* From the latest launch back: what one of the found ones waits for needs no look. */
@@ -216,7 +217,7 @@ uint32_t inf_order_next(InfOrder *o, const uint32_t **waits) {
     uint32_t now = o->at++, found = 0;
     INF_ASSERT(now < o->count);
     const InfOrderLaunch *l = &o->launch[now];
-    uint32_t *lane = &o->lane[l->beside], w = l->wait;
+    uint32_t *lane = &o->lane[l->lane], w = l->wait;
     for (; w < l[1].wait && o->wait[w] + 1 > *lane; w++) wait_for(o, now, o->wait[w], &found);
     if (*lane > 0) wait_for(o, now, *lane - 1, &found);
     for (; w < l[1].wait; w++) wait_for(o, now, o->wait[w], &found);

@@ -3,8 +3,9 @@
  * A launch must wait for an earlier one when one of the two writes what the other reads or writes.
  * A device pays for every edge between parallel parts of a graph, so there are two lanes only: the
  * longest chain of launches that have to wait for each other, and one beside it for the others:
- * gradients of weights, sums of metrics. Within a lane launches follow one another. The results are
- * the same: every launch sees the same bytes.
+ * gradients of weights, sums of metrics. Messages between ranks, which wait for others, have a
+ * third one. Within a lane launches follow one another. The results are the same: every launch sees
+ * the same bytes.
  *
  * Used in two rounds over the same launches: a survey (use, end), then `plan`, then `next`.
  */
@@ -25,6 +26,8 @@ typedef struct InfReach {
 
 enum { INF_ORDER_TOKENS = 1 << 20 };
 
+typedef enum InfLane { INF_LANE_main, INF_LANE_beside, INF_LANE_messages, INF_LANE_COUNT } InfLane;
+
 /* What the survey knows of a launch. `first` and `wait` are of lists that end where those of the
  * next launch begin. */
 typedef struct InfOrderLaunch {
@@ -33,7 +36,7 @@ typedef struct InfOrderLaunch {
     uint32_t next;  /* on the longest chain from here; the count of launches: none */
     double cost_us; /* about how long it takes */
     double rest_us; /* the longest chain from its begin on */
-    bool beside;    /* in the lane beside the main one */
+    InfLane lane;
 } InfOrderLaunch;
 
 typedef struct InfOrder {
@@ -48,7 +51,7 @@ typedef struct InfOrder {
     uint64_t *behind; /* by launch: bits of the launches it comes after, directly or not */
     uint32_t *waits;  /* for the launch at hand */
     uint32_t words;   /* of 64 bits a launch */
-    uint32_t lane[2]; /* 1 + the latest launch in a lane; 0: none */
+    uint32_t lane[INF_LANE_COUNT]; /* 1 + the latest launch in a lane; 0: none */
 } InfOrder;
 
 /* Room for `launches` launches with `reaches` ranges altogether. More than INF_ORDER_MOST launches
@@ -57,9 +60,10 @@ enum { INF_ORDER_MOST = 20000 };
 InfCode inf_order_open(InfError *e, uint32_t launches, uint32_t reaches, InfOrder *out);
 void inf_order_close(InfOrder *o);
 
-/* Survey: notes a range of the next launch; ends it. */
+/* Survey: notes a range of the next launch; ends it.
+ *   message   it is one: for the third lane */
 void inf_order_use(InfOrder *o, uint64_t begin, uint64_t bytes, bool written);
-void inf_order_end(InfOrder *o, double cost_us);
+void inf_order_end(InfOrder *o, double cost_us, bool message);
 
 /* Ends the survey and chooses lanes: one where a second would gain too little. The order goes off
  * where there is no memory for it. */

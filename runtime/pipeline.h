@@ -4,6 +4,12 @@
  * sent where the table says so, and waited for before its window is written again. Every rank posts
  * its halves in the same order, so nobody waits for ever. At the end of a step loss and gradients
  * of shared weights are exchanged, then the squares behind the norm (PlanFinish).
+ *
+ * Where kernels work in the host's memory, messages go through the transport (pipeline_host.c) and
+ * are waited for by the host. Where devices have memory of their own, messages are launches like
+ * any other (pipeline_device.c): their place among these, and in a recorded graph what they read
+ * and write, makes kernels wait for them.
+ *
  * Functions without a result keep the first failure; inf_pipeline_end returns it.
  */
 #ifndef INF_RUNTIME_PIPELINE_H
@@ -11,6 +17,7 @@
 
 #include "runtime/engine.h"
 #include "runtime/group.h"
+#include "runtime/kernels.h"
 #include "runtime/transport.h"
 
 /* How long this rank's training steps took up to their update, and how long of that it waited for
@@ -25,8 +32,8 @@ typedef struct InfIdle {
 struct InfPipeline {
     const Plan *plan;
     InfGroup *group; /* who is told where this rank is; NULL: nobody */
-    int rank;
-    int stop; /* a signal that some rank has got, known to all since the last exchange */
+    int rank;        /* of plan->ranks; alone where chunks of one rank talk by messages */
+    int stop;        /* a signal that some rank has got, known to all since the last exchange */
     const InfTransport *transport;
     InfRequest *received, *sent; /* by message */
     uint32_t *pending;           /* messages sent and not waited for */
@@ -36,7 +43,7 @@ struct InfPipeline {
     InfCode code;
 };
 
-InfCode inf_pipeline_open(InfError *e, const Plan *plan, InfPipeline *out);
+InfCode inf_pipeline_open(InfError *e, const Plan *plan, InfGroup *group, InfPipeline *out);
 void inf_pipeline_close(InfPipeline *p);
 
 /* Tells where this rank is: task `task` of its list in this step; -1: between steps. */
@@ -62,11 +69,11 @@ InfCode inf_pipeline_bubble(InfError *e, InfPipeline *p, InfBubble *out);
 void inf_bubble_print(const InfBubble *b, const Plan *plan, FILE *out);
 void inf_bubble_put(const InfBubble *b, const Plan *plan, InfJson *j);
 
-/* A task of the table that sends or receives. */
-void inf_pipeline_message(InfPipeline *p, InfEngine *m, const PlanTask *task);
+/* Tasks that send or receive, the first of `count`: returns how many of them it took. */
+uint32_t inf_pipeline_message(InfPipeline *p, InfEngine *m, const PlanTask *task, uint32_t count);
 
 /* Before a task that computes: what it uses is there, what it overwrites is gone. */
-void inf_pipeline_before(InfPipeline *p, const PlanTask *task);
+void inf_pipeline_before(InfPipeline *p, const InfEngine *m, const PlanTask *task);
 
 /* After the last task that computes: everything is sent; every rank has loss, counts and metrics;
  * with `gradients` those of shared weights are complete, too. */
@@ -75,10 +82,42 @@ void inf_pipeline_settle(InfPipeline *p, InfEngine *m, bool gradients);
 /* The norm's squares of all ranks, before the update. */
 void inf_pipeline_norm(InfPipeline *p, InfEngine *m);
 
+/* How many launches settle and norm add to a step on a device, norm's own kernels apart, and with
+ * how many arguments. */
+InfLaunches inf_pipeline_launches(const InfPipeline *p);
+
 /* Whether a signal asks any rank to stop, the same on all ranks at once: an exchange of its own. */
 int inf_pipeline_signal(InfPipeline *p);
 
+/* The signal that any rank has got, the same on all; 0: none. An exchange. */
+int inf_pipeline_stop_signal(InfPipeline *p);
+
+/* Whether `mine` is true on any rank: an exchange of its own, between steps. */
+bool inf_pipeline_any(InfPipeline *p, bool mine);
+
 /* The first failure so far. */
 InfCode inf_pipeline_end(InfError *e, InfPipeline *p);
+
+/* --- the two ways --- */
+
+static inline bool inf_pipeline_works(const InfPipeline *p) { return p->code == INF_OK; }
+
+/* Keeps the first failure: after it nothing is posted any more. */
+static inline void inf_pipeline_note(InfPipeline *p, InfCode code) {
+    if (p->code == INF_OK) p->code = code;
+}
+
+/* In a training step: what has passed since `ms` was waiting; its update begins. */
+void inf_pipeline_waited_since(InfPipeline *p, double ms);
+void inf_pipeline_step_ends(InfPipeline *p);
+
+typedef struct InfPipelineWay {
+    uint32_t (*message)(InfPipeline *p, InfEngine *m, const PlanTask *task, uint32_t count);
+    void (*before)(InfPipeline *p, const PlanTask *task); /* NULL: nothing */
+    void (*settle)(InfPipeline *p, InfEngine *m, bool gradients);
+    void (*norm)(InfPipeline *p, InfEngine *m);
+} InfPipelineWay;
+
+extern const InfPipelineWay inf_pipeline_host, inf_pipeline_device;
 
 #endif

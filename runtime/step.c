@@ -48,7 +48,7 @@ static void stage(InfEngine *m, const InfLoader *l, const Work *work, const Plan
     if (m->table->shared)
         inf_loader_stage(l, m, program, task->local, work->position + first, work->end);
     else
-        inf_feed_stage(l, m, program, first);
+        inf_feed_stage(l, m, program, task->local, first);
     inf_profile_end(&m->profile, span);
 }
 
@@ -75,44 +75,51 @@ static const PlanRank *tasks_of(const InfEngine *m, const PlanProgram *program) 
     return &program->rank[m->plan->rank];
 }
 
-static bool leaves_out(const Work *work, const PlanTask *task) {
-    return task->kind == PTASK_update && !work->update;
+static bool leaves_out(const InfEngine *m, const Work *work, const PlanTask *task) {
+    return task->kind == PTASK_update && (!work->update || spoiled(m));
 }
 
-/* What a task waits for before it computes: its message, or everyone's squares. */
-static void await_others(InfEngine *m, const PlanTask *task, uint32_t i) {
-    bool update = task->kind == PTASK_update;
-    if (!m->pipeline) return;
-    InfSpanKind kind = update ? INF_SPAN_exchange : INF_SPAN_wait;
-    uint32_t span = inf_profile_begin_task(&m->profile, kind, i);
-    if (update)
-        inf_pipeline_norm(m->pipeline, m);
-    else
-        inf_pipeline_before(m->pipeline, task);
+/* What a task waits for before it computes: its message. */
+static void await_message(InfEngine *m, const PlanTask *task, uint32_t i) {
+    if (!m->pipeline || task->kind == PTASK_update) return;
+    uint32_t span = inf_profile_begin_task(&m->profile, INF_SPAN_wait, i);
+    inf_pipeline_before(m->pipeline, m, task);
     inf_profile_end(&m->profile, span);
 }
 
+/* What ranks exchange before the update, task `i`. */
 static void settle(InfEngine *m, uint32_t i) {
     uint32_t span = inf_profile_begin_task(&m->profile, INF_SPAN_exchange, i);
     inf_pipeline_settle(m->pipeline, m, true);
     inf_profile_end(&m->profile, span);
 }
 
-/* Task `i` of the plan; before a forward, its samples. */
+static void exchange_norm(InfEngine *m, uint32_t i) {
+    uint32_t span = inf_profile_begin_task(&m->profile, INF_SPAN_exchange, i);
+    inf_pipeline_norm(m->pipeline, m);
+    inf_profile_end(&m->profile, span);
+}
+
+/* Returns how many tasks are done: a device may take two messages at once. */
+static uint32_t post_messages(InfEngine *m, uint32_t i, uint32_t end) {
+    uint32_t span = inf_profile_begin_task(&m->profile, INF_SPAN_task, i);
+    uint32_t done = inf_pipeline_message(m->pipeline, m, &m->plan->task[i], end - i);
+    inf_profile_end(&m->profile, span);
+    return done;
+}
+
+/* Where this rank is, for the others; a device that works on its own is somewhere in the step. */
+static void tell_place(InfEngine *m, const Work *work, uint32_t i) {
+    if (!m->pipeline || work->program != 0 || !m->table->shared) return;
+    inf_pipeline_at(m->pipeline, m->env.step,
+                    (int32_t)(i - tasks_of(m, &m->plan->program[0])->task));
+}
+
+/* Task `i` of the plan, no message; before a forward, its samples. */
 static void enqueue_task(InfEngine *m, const InfLoader *l, const Work *work, uint32_t i) {
     const PlanTask *task = &m->plan->task[i];
-    if (m->pipeline && work->program == 0)
-        inf_pipeline_at(m->pipeline, m->env.step,
-                        (int32_t)(i - tasks_of(m, &m->plan->program[0])->task));
-    if (task->kind == PTASK_update && spoiled(m)) return;
-    if (m->pipeline && task->kind > PTASK_update) {
-        uint32_t span = inf_profile_begin_task(&m->profile, INF_SPAN_task, i);
-        inf_pipeline_message(m->pipeline, m, task);
-        inf_profile_end(&m->profile, span);
-        return;
-    }
     m->env.microbatch = task->microbatch > 0 ? task->microbatch : 0;
-    await_others(m, task, i);
+    await_message(m, task, i);
     uint32_t span = inf_profile_begin_task(&m->profile, INF_SPAN_task, i);
     if (task->kind < PTASK_update) inf_engine_window(m, task);
     if (task->kind == PTASK_forward && !work->bare) stage(m, l, work, task);
@@ -120,30 +127,60 @@ static void enqueue_task(InfEngine *m, const InfLoader *l, const Work *work, uin
     inf_profile_end(&m->profile, span);
 }
 
-static void enqueue(InfEngine *m, const InfLoader *l, const Work *work) {
-    const PlanProgram *program = &m->plan->program[work->program];
-    const PlanRank *rank = tasks_of(m, program);
+typedef void RunTask(InfEngine *m, const InfLoader *l, const Work *work, uint32_t i);
+
+/* All of a submission; what ranks exchange stands where the table says, and at the end. */
+static void walk_tasks(InfEngine *m, const InfLoader *l, const Work *work, RunTask *run) {
+    const PlanRank *rank = tasks_of(m, &m->plan->program[work->program]);
+    uint32_t end = rank->task + rank->ntask, done;
     bool training = work->program == 0;
     enter(m, work);
-    for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++) {
-        bool last = m->pipeline && m->plan->task[i].kind == PTASK_update;
-        if (last) settle(m, i);
-        if (!leaves_out(work, &m->plan->task[i])) enqueue_task(m, l, work, i);
+    for (uint32_t i = rank->task; i < end; i += done) {
+        const PlanTask *task = &m->plan->task[i];
+        bool exchanges = m->pipeline && task->kind == PTASK_update;
+        done = 1;
+        tell_place(m, work, i);
+        if (exchanges) settle(m, i);
+        if (leaves_out(m, work, task)) continue;
+        if (exchanges) exchange_norm(m, i);
+        if (task->kind > PTASK_update)
+            done = post_messages(m, i, end);
+        else
+            run(m, l, work, i);
     }
     if (m->pipeline && !training) inf_pipeline_settle(m->pipeline, m, false);
     leave(m, work);
 }
 
+static void enqueue(InfEngine *m, const InfLoader *l, const Work *work) {
+    walk_tasks(m, l, work, enqueue_task);
+}
+
 /* --- graphs --- */
+
+static void add_launches(InfLaunches *all, InfLaunches more) {
+    all->launches += more.launches;
+    all->args += more.args;
+}
+
+static InfLaunches chunk_launches(const InfEngine *m, uint32_t index) {
+    const PlanChunk *chunk = &m->plan->chunk[index];
+    InfLaunches sum = inf_kernels_launches(m->plan, chunk->begin, chunk->end);
+    sum.args += sum.launches;
+    return sum;
+}
 
 /* Launches of tasks [begin, end) and around them, and the arguments of all. */
 static InfLaunches count_tasks(const InfEngine *m, uint32_t begin, uint32_t end) {
     InfLaunches all = {2, 2};
+    if (m->pipeline) add_launches(&all, inf_pipeline_launches(m->pipeline));
     for (uint32_t i = begin; i < end; i++) {
-        const PlanChunk *chunk = &m->plan->chunk[m->plan->task[i].program];
-        InfLaunches sum = inf_kernels_launches(m->plan, chunk->begin, chunk->end);
-        all.launches += sum.launches + 1;
-        all.args += sum.launches + sum.args + 3;
+        const PlanTask *task = &m->plan->task[i];
+        all.launches += 1;
+        all.args += 3;
+        if (task->kind <= PTASK_update) add_launches(&all, chunk_launches(m, task->program));
+        if (m->pipeline && task->kind == PTASK_update)
+            add_launches(&all, chunk_launches(m, (uint32_t)m->plan->finish.norm));
     }
     INF_ASSERT(all.launches < UINT32_MAX && all.args < UINT32_MAX);
     return all;
@@ -172,33 +209,30 @@ static void record(InfEngine *m, const InfLoader *l, const Work *work, const uin
     m->graph[which] = true;
 }
 
+/* The same on all ranks: an exchange is recorded by all or by none. */
 static InfGraphs choose_graphs(const InfEngine *m, const Work *work) {
     const PlanRank *rank = tasks_of(m, &m->plan->program[work->program]);
     InfLaunches all = count_tasks(m, rank->task, rank->task + rank->ntask);
-    return all.launches <= m->graph_most ? INF_GRAPHS_one : INF_GRAPHS_tasks;
+    bool large = all.launches > m->graph_most;
+    if (m->pipeline) large = inf_pipeline_any(m->pipeline, large);
+    return large ? INF_GRAPHS_tasks : INF_GRAPHS_one;
 }
 
-static void replay_tasks(InfEngine *m, const InfLoader *l, const Work *work) {
-    const PlanRank *rank = tasks_of(m, &m->plan->program[work->program]);
-    enter(m, work);
-    for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++) {
-        uint32_t which = m->plan->nprogram + i;
-        if (leaves_out(work, &m->plan->task[i])) continue;
-        if (count_tasks(m, i, i + 1).launches > m->graph_most) {
-            enqueue_task(m, l, work, i);
-            continue;
-        }
-        if (!m->graph[which]) record(m, l, work, &i);
-        m->table->replay(m->device, (int)which);
+static void replay_task(InfEngine *m, const InfLoader *l, const Work *work, uint32_t i) {
+    uint32_t which = m->plan->nprogram + i;
+    if (count_tasks(m, i, i + 1).launches > m->graph_most) {
+        enqueue_task(m, l, work, i);
+        return;
     }
-    leave(m, work);
+    if (!m->graph[which]) record(m, l, work, &i);
+    m->table->replay(m->device, (int)which);
 }
 
 static void replay(InfEngine *m, const InfLoader *l, const Work *work) {
     if (m->graphs[work->program] == INF_GRAPHS_unknown)
         m->graphs[work->program] = (uint8_t)choose_graphs(m, work);
     if (m->graphs[work->program] == INF_GRAPHS_tasks) {
-        replay_tasks(m, l, work);
+        walk_tasks(m, l, work, replay_task);
         return;
     }
     if (!m->graph[work->program]) record(m, l, work, NULL);
@@ -225,6 +259,12 @@ static void submit_step(const InfSteps *s, InfEngine *m, InfLoader *l, const Inf
         fill_scalars(m->plan, &in->host, in->host.updates + k, ticket.scalar[k]);
     m->env.step = in->step;
     if (m->pipeline && whole) inf_pipeline_begin(m->pipeline, m->profile.on);
+    /* Nothing on the host waits for the step's own exchanges, so ranks agree about signals beside
+     * it, while the device is busy with the step before. */
+    if (m->pipeline && !m->table->shared) {
+        inf_pipeline_at(m->pipeline, in->step, -1);
+        inf_pipeline_signal(m->pipeline);
+    }
     if (m->profile.on) inf_profile_step_begin(&m->profile);
     submit(m, l, &work, &ticket, whole);
 }

@@ -139,7 +139,7 @@ static void skip(void) { _exit(SKIPPED); }
 static bool open_device(void) {
     InfError e = {0};
     if (pool || absent) return !absent;
-    absent = inf_cuda_open(&e, &cuda) != INF_OK;
+    absent = inf_cuda_open(&e, 0, &cuda) != INF_OK;
     if (absent) {
         fprintf(stderr, "compiled only: %s\n", e.text);
         atexit(skip);

@@ -71,3 +71,20 @@ cuda llama_wide.bf16 models/llama3.it --arch=sm_90a,sm_80 "${wide[@]}"
 cuda llama_wide.bf16.unfused models/llama3.it --arch=sm_90a,sm_80 "${wide[@]}" --no-fuse
 cuda llama_tiny.bf16.layer models/llama3.it --arch=sm_90a,sm_80 "${llama_trained[@]}" -D train.B=4
 cuda gpt2_tiny.bf16.2 models/gpt2.it --arch=sm_90a,sm_80 "${gpt2_trained[@]}" -D train.B=2 -D train.microbatches=2
+
+# Pipelines: one chunk; two on one rank, without messages and with; two ranks.
+for dtype in f32 bf16; do
+    for layout in one vpp2:vpp=2 zbv:vpp=2,pipeline=zb-v loop:vpp=2,messages=chunks \
+        loopv:vpp=2,pipeline=zb-v,messages=chunks pp2:pp=2 pp2v2:pp=2,vpp=2 pp2zbv:pp=2,vpp=2,pipeline=zb-v; do
+        keys=()
+        for key in $(tr , ' ' <<< "${layout#"${layout%%:*}"}" | tr -d :); do keys+=(-D "parallel.$key"); done
+        cuda gpt2_tiny.$dtype.${layout%%:*} models/gpt2.it --arch=sm_90a "${gpt2_trained[@]}" -D train.B=1 \
+            -D train.microbatches=4 -D eval.B=3 -D train.dtype=$dtype "${keys[@]}"
+    done
+done
+# What two ranks on processors compute, for the losses of one on a device.
+"$INFINIC" models/gpt2.it -o "$out/pipeline.cpu" --target=cpu "${gpt2_trained[@]}" -D train.B=1 \
+    -D train.microbatches=4 -D train.dtype=f32 -D parallel.pp=2
+"$out/pipeline.cpu" train --data tests/reference/tokens.bin --steps 20 --quiet --clip 0 \
+    --metrics "$out/pipeline.jsonl"
+rm "$out/pipeline.cpu"

@@ -101,7 +101,7 @@ static Bench open_bench(const Machine *machine) {
     InfError e = {0};
     void *memory = NULL;
     uint64_t total = 0;
-    if (b.table->open(&e, &machine->plan, &b.d) != INF_OK) fail_msg("%s", e.text);
+    if (b.table->open(&e, &machine->plan, NULL, &b.d) != INF_OK) fail_msg("%s", e.text);
     if (b.table->take(&e, b.d, MEMORY, &memory, &total) != INF_OK) fail_msg("%s", e.text);
     assert_true(total >= MEMORY);
     for (int r = 0; r < PLAN_REGION_count; r++) b.at[r] = memory;
@@ -482,7 +482,7 @@ static bool make_gpu(Machine *machine) {
     machine->table = &inf_device_cuda;
     machine->plan.image = &machine->image;
     machine->plan.nimage = 1;
-    machine->real = inf_cuda_open(&e, &cuda) == INF_OK;
+    machine->real = inf_cuda_open(&e, 0, &cuda) == INF_OK;
     inf_cuda_close(&cuda);
     inf_error_free(&e);
     if (machine->real) {

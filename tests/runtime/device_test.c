@@ -68,6 +68,26 @@ static void test_no_driver(void **state) {
     run_free(&r);
 }
 
+/* A plan with messages needs their library, where this machine has none. */
+static void test_no_nccl(void **state) {
+    static const PlanMessage to_itself = {.to = 1, .bytes = 4};
+    (void)state;
+    void *real = dlopen("libnccl.so.2", RTLD_NOW);
+    if (real) {
+        dlclose(real);
+        skip();
+    }
+    Plan plan = toy_cuda_plan();
+    plan.message = &to_itself;
+    plan.nmessage = 1;
+    Run r = RUN(&plan, "bench");
+    assert_int_equal(r.code, 5);
+    assert_non_null(strstr(r.err, "NCCL, the library for messages between GPUs, is missing: looked "
+                                  "for libnccl.so.2, libnccl.so"));
+    assert_non_null(strstr(r.err, "libnccl2"));
+    run_free(&r);
+}
+
 /* --- training --- */
 
 /* Two texts with the values of "ms" and "units_per_s" and memory figures taken out. */
@@ -381,6 +401,7 @@ int main(void) {
         cmocka_unit_test(test_nonfinite_is_named),
         cmocka_unit_test(test_bench_and_trace),
         cmocka_unit_test(test_products),
+        cmocka_unit_test(test_no_nccl),
     };
     int failed = cmocka_run_group_tests(before, NULL, NULL);
     return failed + cmocka_run_group_tests(tests, load_fakes, NULL);

@@ -18,7 +18,10 @@ enum { STEPS = 12, FLAT = 1024, LOSS_SUM = 64, LOSS_COUNT = 68, UPDATE_OK = 84, 
 
 static int load_fakes(void **state) {
     (void)state;
-    return fake_preload("libcuda.so.1") && fake_preload("libcublasLt.so.13") ? 0 : -1;
+    return fake_preload("libcuda.so.1") && fake_preload("libcublasLt.so.13") &&
+                   fake_preload("libnccl.so.2")
+               ? 0
+               : -1;
 }
 
 /* --- graphs of every size --- */
@@ -45,6 +48,11 @@ static void place_set(InfEngine *m, InfLoader *l) {
     if (!m->table->shared) assert_int_equal(inf_feed_place(&e, l, m, m->extra), 0);
 }
 
+static uint32_t task_count(const Plan *plan) {
+    const PlanRank *last = plan->program[1].rank;
+    return last->task + last->ntask;
+}
+
 /* Trains, two steps on their way at a time where the device allows it. */
 static void train(const Plan *plan, int64_t graph_most, Ran *out) {
     InfError e = {0};
@@ -52,7 +60,7 @@ static void train(const Plan *plan, int64_t graph_most, Ran *out) {
     InfSteps sent = {.count = 0};
     InfLoader l = open_set();
     *out = (Ran){.replayed = 0};
-    assert_int_equal(inf_engine_start(&e, plan, 1, 7, &m), 0);
+    assert_int_equal(inf_engine_start(&e, plan, NULL, 1, 7, &m), 0);
     m.graph_most = graph_most;
     place_set(&m, &l);
     float *w = inf_engine_at(&m, PLAN_REGION_param, 0);
@@ -69,7 +77,7 @@ static void train(const Plan *plan, int64_t graph_most, Ran *out) {
     inf_engine_fetch_all(&m, PLAN_REGION_param);
     assert_int_equal(m.table->finish(&e, m.device), 0);
     memcpy(out->weights, w, FLAT);
-    for (uint32_t i = 0; i < plan->nprogram + 6; i++) out->replayed += m.graph[i];
+    for (uint32_t i = 0; i < plan->nprogram + task_count(plan); i++) out->replayed += m.graph[i];
     inf_feed_close(&l);
     inf_engine_close(&m);
     inf_loader_close(&l);
@@ -87,6 +95,98 @@ static void test_graphs_of_every_size(void **state) {
     assert_int_equal(want.replayed, 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Plan plan = toy_cuda_plan();
+        train(&plan, cases[i].most, &got);
+        assert_int_equal(got.replayed, cases[i].replayed);
+        assert_memory_equal(got.loss, want.loss, sizeof want.loss);
+        assert_memory_equal(got.weights, want.weights, sizeof want.weights);
+    }
+}
+
+/* --- messages of a rank to itself --- */
+
+/* The toy in two chunks of one rank. The first only reads the images; the second reads the labels,
+ * which lie at the same offset of another window, and does the rest. Its logits go by a message
+ * from where the forward writes them to where the backward reads them; both microbatches use the
+ * same two places. At the end of the step there is nothing to share, but all exchanges are made. */
+enum { SENT = 0, RECEIVED = 64, LOGITS = 32, SQUARES = 88, IMAGES = 64, NOTHING = 6 };
+enum { TRAIN_TASKS = 11 };
+
+static const PlanMessage talking[] = {
+    {.to = 1, .microbatch = 0, .bytes = LOGITS, .from_at = SENT, .to_at = RECEIVED},
+    {.to = 1, .microbatch = 1, .bytes = LOGITS, .from_at = SENT, .to_at = RECEIVED},
+};
+
+#define READ(m)                                                                                    \
+    {                                                                                              \
+        .kind = PTASK_forward, .microbatch = (m), .program = NOTHING, .message = -1, .window = {   \
+            IMAGES                                                                                 \
+        }                                                                                          \
+    }
+#define COMPUTE(of, m, p, waits)                                                                   \
+    { .kind = PTASK_##of, .local = 1, .microbatch = (m), .program = (p), .message = (waits) }
+#define POST(of, which)                                                                            \
+    { .kind = PTASK_##of, .message = (which) }
+static const PlanTask talking_tasks[TRAIN_TASKS + 1] = {
+    READ(0),
+    COMPUTE(forward, 0, 0, -1),
+    POST(send, 0),
+    POST(recv, 0),
+    COMPUTE(backward, 0, 1, 0),
+    READ(1),
+    COMPUTE(forward, 1, 2, -1),
+    POST(send, 1),
+    POST(recv, 1),
+    COMPUTE(backward, 1, 3, 1),
+    {.kind = PTASK_update, .chunk = -1, .local = -1, .microbatch = -1, .program = 4},
+    {.kind = PTASK_forward, .program = 5, .message = -1},
+};
+
+static Plan talking_plan(void) {
+    static const PlanRank train_tasks[] = {{0, TRAIN_TASKS}}, eval_tasks[] = {{TRAIN_TASKS, 1}};
+    static PlanProgram programs[2];
+    static PlanInput inputs[2];
+    static PlanChunk chunks[NOTHING + 1];
+    static PlanArg args[19];
+    Plan plan = toy_cuda_plan();
+    memcpy(programs, plan.program, sizeof programs);
+    memcpy(inputs, programs[0].input, sizeof inputs);
+    inputs[1].local = 1;
+    inputs[1].at.offset = 0;
+    programs[0].input = inputs;
+    programs[0].rank = train_tasks;
+    programs[1].rank = eval_tasks;
+    memcpy(chunks, plan.chunk, NOTHING * sizeof *chunks);
+    chunks[NOTHING] = (PlanChunk){.name = "nothing"};
+    memcpy(args, plan.arg, sizeof args);
+    args[2].offset = args[10].offset = IMAGES;
+    args[3].offset = args[11].offset = 0;
+    args[4].region = args[12].region = PLAN_REGION_message;
+    args[4].offset = SENT;
+    args[12].offset = RECEIVED;
+    plan.program = programs;
+    plan.chunk = chunks;
+    plan.nchunk = NOTHING + 1;
+    plan.arg = args;
+    plan.task = talking_tasks;
+    plan.message = talking;
+    plan.nmessage = 2;
+    plan.region_bytes[PLAN_REGION_message] = 128;
+    plan.finish = (PlanFinish){
+        .loss = LOSS_SUM, .loss_bytes = 8, .norm = NOTHING, .squares = SQUARES, .nsquares = 2};
+    return plan;
+}
+
+static void test_messages_to_itself(void **state) {
+    /* Also of a step too large for one graph, and with launches one by one. */
+    static const struct {
+        int64_t most;
+        int replayed;
+    } cases[] = {{20000, 1}, {22, 1}, {21, 7}, {0, 0}};
+    static Ran want, got;
+    (void)state;
+    train(&toy_plan, 20000, &want);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Plan plan = talking_plan();
         train(&plan, cases[i].most, &got);
         assert_int_equal(got.replayed, cases[i].replayed);
         assert_memory_equal(got.loss, want.loss, sizeof want.loss);
@@ -155,6 +255,7 @@ static void test_skipped_updates_do_not_count(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_graphs_of_every_size),
+        cmocka_unit_test(test_messages_to_itself),
         cmocka_unit_test(test_skipped_updates_do_not_count),
     };
     return cmocka_run_group_tests(tests, load_fakes, NULL);

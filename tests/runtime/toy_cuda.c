@@ -39,9 +39,9 @@ void toy_cuda_stage(const FakeLaunch *l) {
         bool real = at < m->end;
         InfPermutation p = {m->count, m->key, (unsigned)m->half_bits};
         if (real && m->half_bits) at = inf_permutation_at(&p, at);
-        for (int64_t i = 0; i < n; i++)
+        for (int64_t i = 0; i < n && image; i++)
             image[row * n + i] = real ? (float)pixels[(int64_t)at * n + i] / 255.0f : 0.0f;
-        label[row] = real ? labels[at] : INF_TARGET_PAD;
+        if (label) label[row] = real ? labels[at] : INF_TARGET_PAD;
         if (valid) valid[row] = real ? 1.0f : 0.0f;
     }
 }

@@ -123,6 +123,8 @@ void fake_enqueue(void *stream, void (*run)(void *data), void *data) {
     put(stream, (Work){.run = run, .data = data});
 }
 
+bool fake_is_capturing(void *stream) { return ((const Stream *)stream)->graph != NULL; }
+
 int cuStreamCreate(Stream **out, unsigned flags) {
     (void)flags;
     *out = calloc(1, sizeof **out);
@@ -221,6 +223,12 @@ int cuDeviceGetName(char *name, int bytes, int device) {
     return OK;
 }
 
+int cuDeviceGetUuid_v2(unsigned char uuid[16], int device) {
+    memset(uuid, 0, 16);
+    uuid[0] = (unsigned char)(1 + device);
+    return OK;
+}
+
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
     long arch = setting("FAKE_ARCH", 90);
     (void)device;
@@ -288,6 +296,18 @@ int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) {
     return OK;
 }
 
+static void run_set(void *data) {
+    const Copy *set = data;
+    memset(set->to, (int)(uintptr_t)set->from, set->bytes);
+}
+
+int cuMemsetD8Async(uint64_t at, unsigned char value, size_t bytes, Stream *s) {
+    Copy *set = keep(sizeof *set);
+    *set = (Copy){fake_pointer(at), (const void *)(uintptr_t)value, bytes};
+    put(s, (Work){.run = run_set, .data = set});
+    return OK;
+}
+
 static void run_copy(void *data) {
     const Copy *copy = data;
     memcpy(copy->to, copy->from, copy->bytes);
@@ -342,12 +362,15 @@ static void run_end(const FakeLaunch *l) {
     if (ok && *ok != 0.0f) counter[1] += 1;
 }
 
+static void run_join(const FakeLaunch *l) { (void)l; }
+
 static const FakeKernel glue[] = {{"inf_begin", "pppp", run_begin, NULL},
-                                  {"inf_end", "pppwp", run_end, NULL}};
+                                  {"inf_end", "pppwp", run_end, NULL},
+                                  {"inf_join", "", run_join, NULL}};
 
 int cuModuleLoadDataEx(Module **out, const void *image, unsigned count, int *options,
                        void **values) {
-    FakeImage text = {FAKE_MAGIC, glue, 2};
+    FakeImage text = {FAKE_MAGIC, glue, sizeof glue / sizeof *glue};
     (void)count;
     (void)options;
     (void)values;

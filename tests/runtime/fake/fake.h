@@ -1,4 +1,5 @@
-/* fake.h - a driver and a matrix library without a device, for tests of the runtime's CUDA side.
+/* fake.h - a driver, a matrix library and NCCL without a device, for tests of the runtime's CUDA
+ * side.
  *
  * libcuda.so.1 here keeps "device" memory in the host's, under addresses that fault when the host
  * follows them, and does nothing of a stream's work until somebody waits for it: a host that reads
@@ -12,6 +13,7 @@
 #ifndef TESTS_RUNTIME_FAKE_H
 #define TESTS_RUNTIME_FAKE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define FAKE_MAGIC "FAKECUDA"
@@ -51,7 +53,8 @@ typedef struct FakeImage {
     uint64_t count;
 } FakeImage;
 
-/* Adds work to a stream, for the fake matrix library. */
+/* Adds work to a stream, for the other fakes. */
 void fake_enqueue(void *stream, void (*run)(void *data), void *data);
+bool fake_is_capturing(void *stream);
 
 #endif

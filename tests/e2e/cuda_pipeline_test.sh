@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Pipelines on a device: chunks of one rank change no bit, whether they hand over in memory or by
+# messages through NCCL, in a graph or launch by launch; where there are two devices and mpirun, two
+# ranks have the same bits, too. (On one rank the norm is summed another way, so nothing is clipped
+# here.) Skipped where no device answers. PREBUILT=FOLDER: as in cuda_test.sh.
+if [ -n "${PREBUILT:-}" ]; then INFINIC=${INFINIC:-none}; fi
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/sizes.sh"
+ref=tests/reference
+made=${PREBUILT:-$work/made}
+if [ -z "${PREBUILT:-}" ]; then
+    need_images
+    nvidia-smi -L > /dev/null 2>&1 || { echo 'skipped: no CUDA device: nvidia-smi finds none'; exit 77; }
+    check "everything compiles" env INFINIC="$INFINIC" INFINIC_IMAGES="$images" \
+        bash tests/e2e/cuda_build.sh "$made"
+fi
+devices=$(nvidia-smi -L | wc -l)
+
+# train NAME OUTPUT [OPTION...]
+train() {
+    local name=$1 output=$2
+    shift 2
+    rm -rf "$work/$output.out"
+    timeout 120 "$made/gpt2_tiny.$name" train --data $ref/tokens.bin --steps 20 --quiet --grad-norm --clip 0 \
+        --metrics "$work/$output.jsonl" --out "$work/$output.out" "$@" &&
+        norms "$work/$output.jsonl" > "$work/$output.norms"
+}
+# same OUTPUT OUTPUT: losses and weights; same_norms: the gradient's norms.
+same() {
+    cmp <(losses "$work/$1.jsonl") <(losses "$work/$2.jsonl") &&
+        cmp "$work/$1.out/model.safetensors" "$work/$2.out/model.safetensors"
+}
+same_norms() { cmp "$work/$1.norms" "$work/$2.norms"; }
+
+for dtype in f32 bf16; do
+    check "$dtype: one chunk trains" train $dtype.one $dtype.one
+    for layout in vpp2 zbv loop loopv; do
+        check "$dtype: $layout trains" train $dtype.$layout $dtype.$layout
+        check "$dtype: $layout, same bits" same $dtype.one $dtype.$layout
+        check "$dtype: $layout trains with --no-graph" train $dtype.$layout plain --no-graph
+        check "$dtype: $layout with --no-graph, same bits" same $dtype.one plain
+        check "$dtype: $layout with --no-graph, same norms" same_norms $dtype.$layout plain
+    done
+    check "$dtype: messages in another schedule, same norms" same_norms $dtype.loop $dtype.loopv
+    if [ "$devices" -lt 2 ] || ! command -v mpirun > /dev/null; then continue; fi
+    for layout in pp2 pp2v2 pp2zbv; do
+        check "$dtype: $layout trains" train $dtype.$layout $dtype.$layout
+        check "$dtype: $layout, same bits" same $dtype.one $dtype.$layout
+        check "$dtype: $layout, the norms of messages within a rank" same_norms $dtype.loop $dtype.$layout
+        check "$dtype: $layout trains with --no-graph" train $dtype.$layout plain --no-graph
+        check "$dtype: $layout with --no-graph, same bits" same $dtype.one plain
+    done
+done
+losses "$made/pipeline.jsonl" > "$work/pipeline.losses"
+check "f32: loss within 2e-5 of two ranks on processors" within "$work/pipeline.losses" "$work/f32.one.jsonl" 20 2e-5
+check "bf16: loss within 1e-2 of two ranks on processors" within "$work/pipeline.losses" "$work/bf16.one.jsonl" 20 1e-2
+if [ "$devices" -ge 2 ] && command -v mpirun > /dev/null; then
+    check "two ranks on one device are refused" says "have the same device" env CUDA_VISIBLE_DEVICES=0 \
+        "$made/gpt2_tiny.f32.pp2" train --data $ref/tokens.bin --steps 1 --quiet
+else
+    echo 'left out: two ranks, which need two devices and mpirun'
+fi
+finish

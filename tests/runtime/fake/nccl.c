@@ -1,0 +1,134 @@
+/* nccl.c - the fake NCCL: communicators of one rank, which may send messages to itself. As with the
+ * real one, both halves of such a message belong to one group, an exchange of one rank with itself
+ * in place is nothing, and a first message during a capture would have to set up a connection: here
+ * that fails. */
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/cuda_types.h"
+#include "tests/runtime/fake/fake.h"
+
+enum { SYSTEM = 2, ARGUMENT = 4, USAGE = 5, HALVES = 64 };
+
+typedef struct Comm {
+    bool connected;
+} Comm;
+
+typedef struct Half {
+    bool send, matched;
+    uint64_t at;
+    size_t bytes;
+    Comm *comm;
+    void *stream;
+} Half;
+
+typedef struct Copy {
+    void *to;
+    const void *from;
+    size_t bytes;
+} Copy;
+
+static Half half[HALVES];
+static int halves, depth;
+
+int ncclGetVersion(int *version) {
+    *version = 22809;
+    return 0;
+}
+
+const char *ncclGetErrorString(int result) {
+    return result == USAGE ? "invalid usage" : result == ARGUMENT ? "invalid argument" : "an error";
+}
+
+const char *ncclGetLastError(void *comm) {
+    (void)comm;
+    return "";
+}
+
+int ncclGetUniqueId(NcclId *id) {
+    memset(id, 0x5e, sizeof *id);
+    return 0;
+}
+
+int ncclCommInitRank(Comm **out, int count, NcclId id, int rank) {
+    if (id.bytes[0] != 0x5e) return ARGUMENT;
+    if (count != 1 || rank != 0) return SYSTEM;
+    *out = calloc(1, sizeof **out);
+    return 0;
+}
+
+int ncclCommAbort(Comm *comm) {
+    free(comm);
+    return 0;
+}
+
+/* Lives as long as the process: graphs run it again and again. */
+static void run_copy(void *data) {
+    const Copy *copy = data;
+    memmove(copy->to, copy->from, copy->bytes);
+}
+
+static int pair(Half *send, Half *recv) {
+    Copy *copy = malloc(sizeof *copy);
+    if (send->bytes != recv->bytes || send->stream != recv->stream) return USAGE;
+    if (!send->comm->connected && fake_is_capturing(send->stream)) return SYSTEM;
+    *copy = (Copy){fake_pointer(recv->at), fake_pointer(send->at), send->bytes};
+    fake_enqueue(send->stream, run_copy, copy);
+    send->matched = recv->matched = true;
+    send->comm->connected = true;
+    return 0;
+}
+
+int ncclGroupStart(void) {
+    depth++;
+    return 0;
+}
+
+/* Sends match receives in their order. */
+int ncclGroupEnd(void) {
+    int result = 0;
+    if (--depth > 0) return 0;
+    for (int s = 0; s < halves && result == 0; s++) {
+        int r = 0;
+        if (!half[s].send) continue;
+        while (r < halves && (half[r].send || half[r].matched || half[r].comm != half[s].comm)) r++;
+        result = r < halves ? pair(&half[s], &half[r]) : USAGE;
+    }
+    for (int i = 0; i < halves && result == 0; i++)
+        if (!half[i].matched) result = USAGE;
+    halves = 0;
+    return result;
+}
+
+static int add(Half h, int type, int peer) {
+    if (type != NCCL_TYPE_U8 || peer != 0) return ARGUMENT;
+    if (depth == 0 || halves == HALVES) return USAGE;
+    half[halves++] = h;
+    return 0;
+}
+
+int ncclSend(uint64_t at, size_t count, int type, int peer, Comm *comm, void *stream) {
+    return add((Half){true, false, at, count, comm, stream}, type, peer);
+}
+
+int ncclRecv(uint64_t at, size_t count, int type, int peer, Comm *comm, void *stream) {
+    return add((Half){false, false, at, count, comm, stream}, type, peer);
+}
+
+static int alone(const Comm *comm, uint64_t from, uint64_t to, int root) {
+    return !comm || root != 0 ? ARGUMENT : from != to ? USAGE : 0;
+}
+
+int ncclBroadcast(uint64_t from, uint64_t to, size_t count, int type, int root, Comm *comm,
+                  void *stream) {
+    (void)stream;
+    return count > 0 && type == NCCL_TYPE_U8 ? alone(comm, from, to, root) : ARGUMENT;
+}
+
+int ncclAllReduce(uint64_t from, uint64_t to, size_t count, int type, int operation, Comm *comm,
+                  void *stream) {
+    (void)stream;
+    bool known = count > 0 && type == NCCL_TYPE_F32 && operation == NCCL_SUM;
+    return known ? alone(comm, from, to, 0) : ARGUMENT;
+}
