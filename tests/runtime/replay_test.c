@@ -194,6 +194,40 @@ static void test_messages_to_itself(void **state) {
     }
 }
 
+/* Whole commands with messages: a trace of them, too. */
+static void test_commands_with_messages(void **state) {
+    static const char *const flags[] = {"--quiet", "--no-graph", "--stream"};
+    (void)state;
+    char *dir = temp_make(), *want = NULL;
+    size_t want_bytes = 0, bytes = 0;
+    toy_data(dir, "train", 80);
+    for (int i = -1; i < 3; i++) {
+        Plan plan = i < 0 ? toy_plan : talking_plan();
+        Run r = RUN(&plan, "train", "--data", dir, "--out", temp_path(dir, "out"),
+                    i < 0 ? "--quiet" : flags[i]);
+        if (r.code != 0) fail_msg("%s", r.err);
+        run_free(&r);
+        char *got = file_get(temp_path(dir, "out/model.safetensors"), &bytes);
+        if (i < 0) {
+            want = got;
+            want_bytes = bytes;
+            continue;
+        }
+        assert_int_equal(bytes, want_bytes);
+        assert_memory_equal(got, want, bytes);
+        free(got);
+    }
+    Plan plan = talking_plan();
+    Run r = RUN(&plan, "train", "--data", dir, "--quiet", "--trace", temp_path(dir, "trace.json"));
+    if (r.code != 0) fail_msg("%s", r.err);
+    run_free(&r);
+    char *trace = file_get(temp_path(dir, "trace.json"), NULL);
+    assert_non_null(strstr(trace, "forward"));
+    free(trace);
+    free(want);
+    temp_remove(dir);
+}
+
 /* --- what counts updates --- */
 
 /* The toy's update, with Adam's bias corrections as factors; it refuses some steps. */
@@ -256,6 +290,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_graphs_of_every_size),
         cmocka_unit_test(test_messages_to_itself),
+        cmocka_unit_test(test_commands_with_messages),
         cmocka_unit_test(test_skipped_updates_do_not_count),
     };
     return cmocka_run_group_tests(tests, load_fakes, NULL);
