@@ -16,7 +16,8 @@ enum {
     PIECE_ELEMS_MIN = 4096,
     PIECES_MAX = 512,
     COLUMNS_WIDE = 128, /* columns that are worth 16-byte accesses */
-    LONG_RUN = 512      /* elements that are worth 16-byte accesses of bf16 */
+    LONG_RUN = 512,     /* elements that are worth 16-byte accesses of bf16 */
+    F32_WIDE_MOST = 2048
 };
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -65,9 +66,11 @@ static bool is_much(const CudaReduce *s, int64_t each, int64_t group) {
     return each > UNITS_EACH || (group > WARP && each * s->vector > ELEMS_EACH);
 }
 
-static void cut_rows(CudaReduce *s) {
+/* Long rows of a model that is all f32 are read in units of 16 bytes: two a turn leave the memory
+ * half used while the block folds. */
+static void cut_rows(CudaReduce *s, bool half) {
     int64_t results = s->axes.results, run = s->axes.run;
-    s->vector = vector_of(run, 1, results >= BLOCKS_MIN);
+    s->vector = vector_of(run, 1, results >= BLOCKS_MIN && (half || run <= F32_WIDE_MOST));
     s->units = product(&s->axes.reduced) * run / s->vector;
     int64_t elems = s->units * s->vector;
     if (results > 0 && results < BLOCKS_MIN && elems >= 2 * PIECE_ELEMS_MIN) {
@@ -104,7 +107,7 @@ static void cut_columns(CudaReduce *s) {
 CudaReduce split_cuda_reduce(const Graph *body, const Node *reduce) {
     CudaReduce s = {.axes = split_reduce(body, reduce)};
     if (s.axes.inner)
-        cut_rows(&s);
+        cut_rows(&s, body->mod->train.dtype == DT_bf16);
     else
         cut_columns(&s);
     s.apart = s.pieces > 1 && split_reduce_is_flat(body, reduce);
