@@ -199,6 +199,7 @@ void inf_loader_close(InfLoader *l) {
 
 uint64_t inf_loader_hash(const InfLoader *l) {
     uint64_t bytes = 0, hash;
+    if (l->hash != 0) return l->hash;
     if (l->count == 0 || !inf_mul(l->count, l->row_bytes, &bytes)) return 0;
     hash = XXH3_64bits_withSeed(l->rows, bytes, l->count);
     if (l->labels) hash = XXH3_64bits_withSeed(l->labels, l->count, hash);

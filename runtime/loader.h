@@ -37,6 +37,7 @@ typedef struct InfLoader {
     uint64_t row_bytes;
     uint64_t count; /* samples */
     uint64_t bytes; /* resident */
+    uint64_t hash;  /* of a set that only other ranks hold; 0: rows are here */
     uint64_t seed;
     bool shuffle;
     bool training;  /* the last batch of an epoch is dropped unless it is whole */

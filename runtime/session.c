@@ -46,33 +46,71 @@ static InfCode fail_absent(InfError *e, const Plan *plan, const PlanData *what, 
                            "datasets/fashion-mnist)");
 }
 
+/* Whether a chunk of this rank reads samples. */
+static bool reads_samples(const PlanProgram *program) {
+    for (uint32_t i = 0; i < program->ninput; i++)
+        if (program->input[i].local >= 0) return true;
+    return false;
+}
+
+/* Of several ranks those in the middle of a pipeline need no samples, but all need to know how many
+ * there are: rank 0, which has the first chunk, tells. */
+static bool is_told(const InfSession *s, const PlanProgram *program) {
+    return s->engine.pipeline && s->engine.table->shared && !reads_samples(program);
+}
+
+typedef struct SetFacts {
+    uint64_t count, hash;
+    uint32_t kind, present;
+} SetFacts;
+
+static InfCode share_facts(InfError *e, InfSession *s, const PlanProgram *program, InfLoader *l,
+                           bool *present) {
+    SetFacts facts = {l->count, 0, l->kind, *present};
+    if (!s->engine.pipeline || !s->engine.table->shared) return INF_OK;
+    if (s->plan->rank == 0) facts.hash = inf_loader_hash(l);
+    TRY(s->plan->transport->broadcast(e, 0, &facts, sizeof facts));
+    *present = facts.present != 0;
+    if (!is_told(s, program)) return INF_OK;
+    l->count = facts.count;
+    l->hash = facts.hash;
+    l->kind = (PlanDataKind)facts.kind;
+    return INF_OK;
+}
+
 /* The evaluation set of a training run: another split of the same folder follows --data. */
 static InfCode open_test(InfError *e, InfSession *s) {
     const PlanTrain *t = &s->plan->train;
-    if (!t->eval_present || !inf_program_find(s->plan, "eval")) return INF_OK;
+    const PlanProgram *eval = inf_program_find(s->plan, "eval");
+    if (!t->eval_present || !eval) return INF_OK;
     const char *given = inf_option_text(s->options, OPT_data, NULL), *path = NULL;
     if (given && t->data.path && t->eval_data.path && strcmp(t->data.path, t->eval_data.path) == 0)
         path = given;
     bool absent = false;
     char *why = NULL;
-    InfCode code =
-        inf_loader_open(e, &t->eval_data, &s->plan->program[1], path, &s->test, &absent, &why);
+    InfCode code = INF_OK;
+    if (!is_told(s, eval))
+        code = inf_loader_open(e, &t->eval_data, eval, path, &s->test, &absent, &why);
     if (code == INF_OK && absent)
         inf_say("%s: notice: no evaluation set, so no evaluation: %s\n", s->plan->model,
                 why ? why : "");
     s->has_test = code == INF_OK && !absent;
     free(why);
-    return code;
+    return code == INF_OK ? share_facts(e, s, eval, &s->test, &s->has_test) : code;
 }
 
 static InfCode open_data(InfError *e, InfSession *s, const PlanData *what,
                          const PlanProgram *program, const char *command) {
-    bool absent = false;
+    bool absent = false, present = true;
     char *why = NULL;
-    InfCode code = inf_loader_open(e, what, program, inf_option_text(s->options, OPT_data, NULL),
-                                   &s->data, &absent, &why);
+    const char *path = inf_option_text(s->options, OPT_data, NULL);
+    InfCode code = INF_OK;
+    if (!is_told(s, program))
+        code = inf_loader_open(e, what, program, path, &s->data, &absent, &why);
     if (code == INF_OK && absent) code = fail_absent(e, s->plan, what, command, why);
     free(why);
+    if (code == INF_OK) code = share_facts(e, s, program, &s->data, &present);
+    if (code == INF_OK && is_told(s, program)) s->data.path = path ? path : what->path;
     s->data.seed = s->seed;
     return code;
 }
