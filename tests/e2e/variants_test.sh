@@ -3,6 +3,7 @@
 # memory, run on 1, 2 and 4 threads: the same losses, first gradients, final weights and evaluation,
 # to the last bit.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+[ "${BUILD##*/}" != asan ] || { echo 'the release build runs this'; exit 77; }
 need_images
 steps=6 batch=16 microbatches=3
 variants=('' --no-fuse --no-reuse)
