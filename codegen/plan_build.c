@@ -64,11 +64,12 @@ static void plan_launch(Program *p, const Graph *g, const Node *n) {
         }
         vec_push(p->arena, &p->args, arg);
     }
-    for (int i = 0, n_launch = p->kernels.data[step.kernel].launches; i < n_launch; i++) {
+    uint32_t first = step.kernel;
+    for (int i = 0, n_launch = p->kernels.data[first].launches; i < n_launch; i++) {
         vec_push(p->arena, &p->steps, step);
         step.kernel++;
     }
-    plan_poll(p, &p->kernels.data[program_kernel(p, g, n)]);
+    plan_poll(p, &p->kernels.data[first]);
 }
 
 static void plan_steps(Program *p, const Graph *g, bool (*wanted)(const Node *));
