@@ -174,7 +174,7 @@ InfCode inf_bench(InfError *e, const Plan *plan, const InfOptions *o) {
                         "costs are measured on one rank: infinic %s -D parallel.pp=1 -D "
                         "parallel.vpp=1",
                         plan->file);
-    inf_signals_install();
+    TRY(inf_signals_install(e));
     TRY(inf_session_open_synthetic(e, plan, o, &s));
     InfCode code = run(e, &s);
     inf_session_close(&s);

@@ -26,7 +26,7 @@ static void print_result(const InfSession *s, const InfEvaluation *r) {
 InfCode inf_eval(InfError *e, const Plan *plan, const InfOptions *o) {
     InfSession s;
     InfEvaluation result;
-    inf_signals_install();
+    TRY(inf_signals_install(e));
     TRY(inf_session_open_eval(e, plan, o, &s));
     bool stopped = false;
     InfCode code = inf_session_weights(e, &s);

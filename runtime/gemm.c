@@ -10,6 +10,10 @@
  *
  * oneDNN shares a product out over threads by their number, which changes the bits, unless it is
  * called inside an active parallel region; outside one, it is told that there is one thread.
+ *
+ * Its generated kernels let the stack pointer point into the heap, so no signal handler may run on
+ * a thread that calls it: signals.c sees to that for ours. A profiler that samples by signals does
+ * not know.
  */
 #include "runtime/gemm.h"
 

@@ -251,7 +251,7 @@ static InfCode generate(InfError *e, Generate *g) {
 
 InfCode inf_generate(InfError *e, const Plan *plan, const InfOptions *o) {
     Generate g = {.plan = plan, .options = o};
-    inf_signals_install();
+    TRY(inf_signals_install(e));
     InfCode code = generate(e, &g);
     for (int64_t b = 0; g.text && b < g.batch; b++) free(g.text[b].id);
     free(g.text);

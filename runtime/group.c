@@ -87,7 +87,7 @@ static InfCode take_place(InfError *e, InfGroup *g, InfPlace place) {
     int rank = 0, count = 0;
     const char *way = getenv("INFINIC_LIFELINE");
     bool local = place.local_count == g->count && !(way && strcmp(way, "tcp") == 0);
-    inf_signals_install(); /* from here on the launcher may pass them on */
+    TRY(inf_signals_install(e)); /* from here on the launcher may pass them on */
     inf_launch_tell(
         (InfTold){.what = INF_TELL_here, .rank = g->rank, .text = getenv("PMIX_NAMESPACE")});
     TRY(inf_lifeline_start(e, g->plan, g->rank, g->count, local, &g->lifeline));

@@ -2,7 +2,12 @@
 #ifndef INF_RUNTIME_SIGNALS_H
 #define INF_RUNTIME_SIGNALS_H
 
-void inf_signals_install(void);
+#include "runtime/status.h"
+
+/* From here on the calling thread, and all that are started later, block these signals; a thread of
+ * their own takes them. A second call does nothing.
+ * Errors: INF_IO when that thread cannot be started. */
+InfCode inf_signals_install(InfError *e);
 
 /* The signal that asked to stop, or 0. Polled between steps. */
 int inf_signals_pending(void);

@@ -110,8 +110,8 @@ static InfCode tokenize(InfError *e, const char *text, const char *out, const ch
 
 int inf_tokenize(const char *text, const char *out, const char *tokenizer) {
     InfError e = {0};
-    inf_signals_install();
-    InfCode code = tokenize(&e, text, out, tokenizer);
+    InfCode code = inf_signals_install(&e);
+    if (code == INF_OK) code = tokenize(&e, text, out, tokenizer);
     if (code != INF_OK) inf_error_print(&e, "infinic");
     inf_error_free(&e);
     return code;

@@ -471,7 +471,7 @@ InfCode inf_train(InfError *e, const Plan *plan, const InfOptions *o) {
     if (inf_option_given(o, OPT_save_every) && !t.out)
         return inf_fail(e, INF_USAGE, "--save-every needs --out DIR");
     TRY(check_decay(e, plan, o));
-    inf_signals_install();
+    TRY(inf_signals_install(e));
     TRY(inf_session_open_train(e, plan, o, &t.s));
     InfCode code = prepare(e, &t);
     if (code == INF_OK) code = loop(e, &t);
