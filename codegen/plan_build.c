@@ -124,12 +124,6 @@ typedef struct TrainChunks {
     uint32_t update;
 } TrainChunks;
 
-static bool has_weight_tasks(const RankTasks *rank) {
-    for (int i = 0; i < rank->ntask; i++)
-        if (rank->task[i].kind == TASK_weight) return true;
-    return false;
-}
-
 static ChunkSteps plan_chunk_steps(Program *p, const char *graph, int local, const char *sign) {
     Module *m = p->mod;
     const char *name = module_chunk_name(m, graph, local);
@@ -137,7 +131,7 @@ static ChunkSteps plan_chunk_steps(Program *p, const char *graph, int local, con
 #define NAMED(word) arena_printf(p->arena, word "%s%s", sign, suffix)
     ChunkSteps s = {.forward = plan_chunk(p, NAMED("forward"), name, is_forward),
                     .backward = plan_chunk(p, NAMED("backward"), name, is_backward)};
-    if (has_weight_tasks(&p->table->rank[m->rank])) {
+    if (table_splits_backward(p->table, m->rank)) {
         s.input = plan_chunk(p, NAMED("input"), name, is_input_part);
         s.weight = plan_chunk(p, NAMED("weight"), name, is_weight_part);
     }

@@ -117,6 +117,13 @@ typedef struct Table {
     int peak_in_flight;      /* most forwards without their backward on rank 0 */
 } Table;
 
+/* Whether a rank runs input and weight gradients as tasks of their own. */
+static inline bool table_splits_backward(const Table *t, int rank) {
+    for (int i = 0; i < t->rank[rank].ntask; i++)
+        if (t->rank[rank].task[i].kind == TASK_weight) return true;
+    return false;
+}
+
 /* Whether two chunks hand over without a message: in the memory of their rank. */
 static inline bool table_is_local(const Table *t, int from, int to) {
     return t->home[from] == t->home[to] && !t->loopback;

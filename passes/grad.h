@@ -90,4 +90,7 @@ RepeatPlan *repeat_plan(const Node *n, const Flow *flow, Arena *scratch);
  * are the saved values. */
 Node *repeat_add_forward(Builder *b, const RepeatPlan *plan, const Node *n, const Val *in);
 
+/* v as it can be stacked: a value of the highest rank as a flat one. */
+Val repeat_stackable(Builder *b, Val v);
+
 #endif

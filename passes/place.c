@@ -277,17 +277,11 @@ static PlaceOptions graph_options(const PassContext *ctx, Graph *g, PlaceOptions
     return placed.scratch_bytes + placed.slot_bytes <= APART_BYTES_MAX ? apart : options;
 }
 
-static bool has_split_backward(const Table *t, int rank) {
-    for (int i = 0; i < t->rank[rank].ntask; i++)
-        if (t->rank[rank].task[i].kind == TASK_weight) return true;
-    return false;
-}
-
 static PlaceOptions module_options(const PassContext *ctx) {
     const Module *m = ctx->mod;
     const Table *t = ctx->table;
     PlaceOptions o = {.no_reuse = ctx->options->no_reuse, .windows = m->chunk != NULL};
-    o.split = t != NULL && has_split_backward(t, m->rank);
+    o.split = t != NULL && table_splits_backward(t, m->rank);
     /* With one chunk and one microbatch in flight the backward follows its forward at once. */
     int most = 0;
     for (int c = 0; t != NULL && t->slots != NULL && c < t->chunks; c++)

@@ -153,8 +153,7 @@ static Cut cut_joint(const Joint *j, const Parts *p) {
     return cut;
 }
 
-/* A value of the highest rank cannot be stacked; it is saved as a flat one. */
-static Val flat_for_saving(Builder *b, Val v) {
+Val repeat_stackable(Builder *b, Val v) {
     const TypeInfo *info = val_info(b->g, v);
     if (info->ndim < NDIM_MAX) return v;
     int64_t elems = type_elems(b->g->mod->types, val_type(b->g, v));
@@ -175,7 +174,7 @@ static Graph *forward_body(const Cut *cut) {
     Builder b = {.g = to, .phase = PHASE_F, .span = cut->p->n->span, .scope = cut->p->n->scope};
     for (uint32_t v = 1; v < j->to->nval; v++)
         if (cut->saved[v])
-            graph_add_output(to, flat_for_saving(&b, map.to[v]), (Port){.role = ROLE_none});
+            graph_add_output(to, repeat_stackable(&b, map.to[v]), (Port){.role = ROLE_none});
     return to;
 }
 

@@ -28,13 +28,19 @@ settings() {
     esac
 }
 
-# build MODEL MICROBATCHES NAME [KEY=VALUE...]: a layout's executable.
+# build MODEL MICROBATCHES NAME [KEY=VALUE|OPTION...]: a layout's executable.
 build() {
     local model=$1 n=$2 name=$3 key
     shift 3
     settings "$model"
     is+=(-D train.microbatches="$n")
-    for key in "$@"; do is+=(-D "parallel.$key"); done
+    for key in "$@"; do
+        case $key in
+        --*) is+=("$key") ;;
+        train.*) is+=(-D "$key") ;;
+        *) is+=(-D "parallel.$key") ;;
+        esac
+    done
     compile "${is[0]}" "$work/bin.$name" "${is[@]:1}" -W no-empty-chunk
 }
 
@@ -91,6 +97,8 @@ for pp in 1 2 4; do
     done
     for pipeline in 1f1b zb-v; do every+=("pp=$pp vpp=2 pipeline=$pipeline"); done
 done
+again=("pp=2 pipeline=zb-h1 train.recompute=layer --no-fuse"
+    "pp=2 vpp=2 pipeline=zb-v train.recompute=layer")
 
 # Most layouts in half the time: cc optimizes less.
 printf '#!/bin/sh\nexec cc "$@" -O1\n' > "$work/cc" && chmod +x "$work/cc"
@@ -100,12 +108,13 @@ if [ -n "${INFINIC_LONG-}" ]; then
         if [ $n = 4 ]; then unset CC; else export CC=$work/cc; fi   # once as they are
         for model in gpt2 llama cnn; do layouts $model $n "${every[@]}"; done
     done
+    layouts gpt2 4 "${again[@]}"
     layouts seven 5 "pp=4" "pp=4 vpp=2" "pp=4 vpp=2 pipeline=zb-v"
     unset CC
 else
     export CC=$work/cc
     layouts gpt2 4 "pp=2" "pp=2 pipeline=gpipe" "pp=2 pipeline=zb-h1" "pp=2 vpp=2" \
-        "pp=2 vpp=2 pipeline=zb-v" "pp=4 vpp=2" "pp=4 pipeline=zb-h1" "pp=4 pipeline=gpipe" "pp=1 vpp=2"
+        "pp=2 vpp=2 pipeline=zb-v" "pp=4 vpp=2" "pp=4 pipeline=zb-h1" "${again[0]}" "pp=1 vpp=2"
     layouts gpt2 1 "pp=4" "pp=4 vpp=2 pipeline=zb-v"
     layouts seven 5 "pp=4" "pp=4 vpp=2" "pp=4 vpp=2 pipeline=zb-v"
     layouts llama 3 "pp=2" "pp=2 vpp=2" "pp=4 pipeline=zb-h1" "pp=4 vpp=2 pipeline=zb-v"

@@ -2,6 +2,7 @@
  * gradients, bit for bit, however the graph is cut; and how units are split. */
 #include "ir/verify.h"
 #include "passes/partition.h"
+#include "passes/verify_passes.h"
 #include "tests/ir/randgraph.h"
 #include "tests/passes/check.h"
 
@@ -143,12 +144,69 @@ static void expect_same_gradients(const Run *r, const Graph *whole, const EvalTe
     }
 }
 
+/* ---- repeats cut in two ------------------------------------------------------------------- */
+
+static int weight_repeats; /* made so far */
+
+static bool has_both(const Graph *body) {
+    bool phase[PHASE_U + 1] = {false};
+    for (int i = 0; i < body->nnode; i++)
+        if (body->node[i]->op != OP_reshape) phase[body->node[i]->phase] = true;
+    return phase[PHASE_I] && phase[PHASE_W];
+}
+
+/* No repeat computes input and weight gradients: what can wait is in the weight tasks. */
+static void expect_apart(const Graph *g) {
+    for (int i = 0; i < g->nnode; i++) {
+        const Node *n = g->node[i];
+        if (n->op != OP_repeat) continue;
+        weight_repeats += n->phase == PHASE_W;
+        if (n->phase != PHASE_F && has_both(n->body)) fail_msg("%s: a repeat has both", g->name);
+        expect_apart(n->body);
+    }
+}
+
+static EvalTensor *run_random(Check *c, const Graph *g) {
+    EvalTensor *in = ARENA_ARRAY(&c->arena, EvalTensor, g->nin + 1);
+    EvalTensor *out = ARENA_ARRAY(&c->arena, EvalTensor, g->nout + 1);
+    for (int i = 0; i < g->nin; i++)
+        in[i] = verify_random_input(g->mod, &c->arena, g->in_port[i], val_type(g, g->in[i]), 2);
+    EvalContext ctx = {.arena = &c->arena};
+    eval_graph(&ctx, g, in, out);
+    return out;
+}
+
+/* Pass separate changes no bit of any graph, and nothing where the backward is one task. */
+static void separate_chunks(Run *r) {
+    for (int k = 0; k < r->ctx.nrank; k++) {
+        Module *m = r->ctx.rank[k];
+        Graph **old = ARENA_ARRAY(&r->cut->arena, Graph *, m->ngraph + 1);
+        bool splits = table_splits_backward(r->ctx.table, k);
+        for (int i = 0; i < m->ngraph; i++) old[i] = m->graph[i];
+        PassContext one = r->ctx;
+        one.mod = m;
+        assert_true(pass_separate(&one));
+        const char *why = verify_module(m);
+        if (why != NULL) fail_msg("%s", why);
+        for (int i = 0; i < m->ngraph; i++) {
+            const Graph *g = m->graph[i];
+            if (!splits) assert_ptr_equal(g, old[i]);
+            if (!splits || strncmp(g->name, "train", 5) != 0) continue;
+            expect_apart(g);
+            const EvalTensor *was = run_random(r->cut, old[i]), *is = run_random(r->cut, g);
+            for (int o = 0; o < g->nout; o++)
+                expect_same(is[o].data, was[o].data, type_elems(m->types, is[o].type), g->name);
+        }
+    }
+}
+
 /* The other passes; the checker of place knows what a task may read. Fused or one kernel an op. */
 static void place_chunks(Run *r) {
     static bool (*const passes[])(PassContext *) = {pass_decompose, pass_cleanup, pass_accumulate,
-                                                    pass_optim,     pass_fuse,    pass_schedule,
-                                                    pass_place};
+                                                    pass_optim,     pass_fuse,    pass_schedule};
     for (size_t i = 0; i < sizeof passes / sizeof *passes; i++) each_rank(r, passes[i]);
+    separate_chunks(r);
+    each_rank(r, pass_place);
 }
 
 static void compare(Check *whole, Check *cut, int pp, int vpp, const char *pipeline) {
@@ -229,7 +287,9 @@ static void test_layers(void **state) {
         for (int pp = 2; pp <= 4; pp++)
             compare_text(model_text(text, sizeof text, layers), pp, 1, "1f1b");
     compare_text(model_text(text, sizeof text, 7), 2, 2, "1f1b");
+    assert_int_equal(weight_repeats, 0);
     compare_text(model_text(text, sizeof text, 7), 2, 2, "zb-v");
+    assert_int_equal(weight_repeats, 4);                          /* one a chunk */
     compare_text(model_text(text, sizeof text, 3), 4, 4, "1f1b"); /* empty chunks */
 }
 
@@ -278,6 +338,7 @@ static void stack_weights(Module *m) {
 static void test_random_graphs(void **state) {
     (void)state;
     uint64_t seeds = getenv("INFINIC_LONG") != NULL ? 5000 : 500;
+    weight_repeats = 0;
     for (uint64_t seed = 0; seed < seeds; seed++) {
         const RandOptions o = {.seed = seed,
                                .nodes = 5 + (int)(seed % 30),
@@ -302,6 +363,8 @@ static void test_random_graphs(void **state) {
         int pp = layouts[k].vpp == 1 ? 2 + (int)(seed % 3) : 1 + (int)(seed % 4);
         compare(&c[0], &c[1], pp, layouts[k].vpp, layouts[k].pipeline);
     }
+    printf("%d repeats of weight gradients\n", weight_repeats);
+    assert_true(weight_repeats > (int)seeds / 10);
 }
 
 /* ---- splits ------------------------------------------------------------------------------- */
