@@ -219,10 +219,10 @@ InfCode inf_params_find_nonfinite(InfError *e, const InfParams *all, const InfEn
     const struct InfTransport *t = m->plan->transport;
     int first = first_nonfinite(all, m), *others = NULL;
     if (t) {
-        others = calloc((size_t)m->plan->pp, sizeof *others);
+        others = calloc((size_t)m->plan->ranks, sizeof *others);
         InfCode code = others ? t->gather(e, &first, sizeof first, others)
                               : inf_fail(e, INF_IO, "out of memory");
-        for (int r = 0; code == INF_OK && r < m->plan->pp; r++)
+        for (int r = 0; code == INF_OK && r < m->plan->ranks; r++)
             if (others[r] < first) first = others[r];
         free(others);
         TRY(code);

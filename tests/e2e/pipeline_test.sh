@@ -7,7 +7,7 @@ need_images
 [ "${BUILD##*/}" != asan ] || { echo 'the release build runs this'; exit 77; }
 [ -x "$BUILD/tests/mpi/ranks" ] || { echo "skipped: built without MPI (Debian's libopenmpi-dev)"; exit 77; }
 command -v mpirun > /dev/null || { echo "skipped: no mpirun (Debian's openmpi-bin)"; exit 77; }
-shim=$BUILD/tests/mpi/libslow_mpi.so
+shim=$BUILD/tests/mpi/libslow_mpi.so watch=$BUILD/tests/mpi/libcheck_mpi.so
 ref=tests/reference
 limit=120   # seconds; a run takes one or two
 export OMP_NUM_THREADS=1   # of each rank; bits do not depend on it
@@ -143,11 +143,13 @@ runs=2
 [ -z "${INFINIC_LONG-}" ] || runs=200
 [ ! -e "$shim" ] || check "random sleeps in every rank, $runs runs: same bits" slow $runs
 
-# Ten steps under one layout, ten more under another.
+# Ten steps under one layout, ten more under another; MPI is used as it has to be.
 moved() {
+    local -x LD_PRELOAD
     build gpt2 4 from pp=4 vpp=2 && build gpt2 4 to pp=2 pipeline=zb-h1 || return 1
     settings gpt2
     rm -rf "$work/moved" && mkdir "$work/moved"
+    LD_PRELOAD=$watch
     timeout $limit "$work/bin.from" train "${with[@]}" --no-shuffle --steps 10 --lr 1e-2 --quiet --save-every 10 \
         --out "$work/moved/run" &&
         timeout $limit "$work/bin.to" train "${with[@]:0:2}" --no-shuffle --steps 20 --lr 1e-2 --quiet \

@@ -3,7 +3,7 @@
 # has no model (ranks/ranks.c). INFINIC_LONG=1: 50 killed ranks, and messages beyond 2^31 bytes.
 . "$(dirname "${BASH_SOURCE[0]}")/../e2e/lib.sh"
 ranks=$BUILD/tests/mpi/ranks
-shim=$BUILD/tests/mpi/libslow_mpi.so
+shim=$BUILD/tests/mpi/libslow_mpi.so watch=$BUILD/tests/mpi/libcheck_mpi.so
 [ -x "$ranks" ] || { echo "skipped: built without MPI (Debian's libopenmpi-dev)"; exit 77; }
 command -v mpirun > /dev/null || { echo "skipped: no mpirun (Debian's openmpi-bin)"; exit 77; }
 export TMPDIR=$work/tmp    # has to be empty at the end
@@ -23,6 +23,21 @@ once() {
     cat "$log"
     echo "expected exit code $code, and once: $text"
     return 1
+}
+
+# misused "WHAT:TEXT"...: what watches MPI sees each, all at once.
+misused() {
+    local one pids=() failed=0
+    for one in "$@"; do
+        exits 7 env RANKS=2 LD_PRELOAD="$watch" "$ranks" misuse "${one%%:*}" > "$work/misused.${one%%:*}" 2>&1 &
+        pids+=($!)
+    done
+    for one in "$@"; do
+        wait "${pids[0]}" && grep -q -E "^check_mpi: rank [01]: .*${one#*:}" "$work/misused.${one%%:*}" ||
+            { echo "not seen: $one"; cat "$work/misused.${one%%:*}"; failed=1; }
+        pids=("${pids[@]:1}")
+    done
+    return $failed
 }
 
 # started DIR PID: waits until all four ranks have their place.
@@ -155,10 +170,18 @@ check "messages, four ranks" says 'messages are right' "$ranks" messages 1
 check "messages, two ranks, lifelines by TCP" says 'messages are right' \
     env RANKS=2 INFINIC_LIFELINE=tcp "$ranks" messages 3
 if ldd "$ranks" | grep -q libasan; then
-    echo "the shim cannot be loaded before a sanitizer: left to the release build"
+    echo "no shim can be loaded before a sanitizer: slow MPI is left to the release build"
+    watch=
+    misuses=('small:MPI_Irecv: byte 100000 of 100001 is not there')
 else
+    misuses=()
+    check "messages, watched" says 'messages are right' env LD_PRELOAD="$watch" "$ranks" messages 5
     check "messages, slow MPI" says 'messages are right' env LD_PRELOAD="$shim" "$ranks" messages 4
 fi
+misuses+=('sizes:collective [0-9]+: broadcast of [0-9]+ bytes from 0; rank'
+    'changed:MPI_Isend of 100000 bytes: they have changed' 'shared:MPI_Irecv of 2 bytes at .* overlap'
+    'left:1 requests are left, the first: MPI_Irecv of 100000')
+check "misuse of MPI is seen" misused "${misuses[@]}"
 once_counts='^toy:'   # mpirun has its own remarks
 check "a wrong number of ranks" once 2 'has 4 ranks (dp 1, tp 1, pp 4) and was started as 2' \
     "${by_hand[@]}" -n 2 "$ranks" say

@@ -8,6 +8,7 @@
  *   fail RANK CODE    RANK gives up at step 3; RANK -1: all do
  *   panic RANK        RANK finds a broken invariant
  *   vanish RANK       RANK ends without a word
+ *   misuse WHAT       does to MPI what check_mpi.c has to see: sizes, changed, shared, small, left
  *   data              waits for a signal where nobody can agree on it
  *   say WORD...       rank 0 prints its arguments and how many threads it has
  *   write BYTES       rank 0 prints that many bytes
@@ -277,6 +278,26 @@ static InfCode run_write(InfError *e, InfGroup *g, char **arg) {
     return INF_OK;
 }
 
+static InfCode run_misuse(InfError *e, InfGroup *g, char **arg) {
+    enum { BYTES = 100000 };
+    const InfTransport *t = g->transport;
+    const char *what = arg[0];
+    InfRequest one = {.busy = false}, other = {.busy = false};
+    int next = (g->rank + 1) % g->count, before = (g->rank + g->count - 1) % g->count;
+    char *at = calloc(2, BYTES);
+    if (!at) return inf_fail(e, INF_IO, "out of memory");
+    if (strcmp(what, "sizes") == 0)
+        return t->broadcast(e, 0, at, is_named(g, "1") ? BYTES : BYTES - 1);
+    if (strcmp(what, "small") == 0) return t->recv(e, before, 1, at + BYTES, BYTES + 1, &one);
+    TRY(t->recv(e, before, 1, at, BYTES, &one));
+    if (strcmp(what, "left") == 0) return INF_OK;
+    if (strcmp(what, "shared") == 0) return t->recv(e, before, 2, at + BYTES - 1, 2, &other);
+    TRY(t->send(e, next, 1, at + BYTES, BYTES, &other));
+    at[2 * BYTES - 1] = 1;
+    TRY(t->wait(e, &one));
+    return t->wait(e, &other);
+}
+
 /* --- the program --- */
 
 typedef struct Mode {
@@ -286,10 +307,10 @@ typedef struct Mode {
 } Mode;
 
 static const Mode modes[] = {
-    {"messages", 0, run_messages}, {"large", 0, run_large}, {"loop", 0, run_loop},
-    {"hash", 2, run_hash},         {"fail", 2, run_fail},   {"panic", 1, run_panic},
-    {"vanish", 1, run_vanish},     {"data", 0, run_data},   {"say", 0, run_say},
-    {"write", 1, run_write},
+    {"messages", 0, run_messages}, {"large", 0, run_large},   {"loop", 0, run_loop},
+    {"hash", 2, run_hash},         {"fail", 2, run_fail},     {"panic", 1, run_panic},
+    {"vanish", 1, run_vanish},     {"data", 0, run_data},     {"say", 0, run_say},
+    {"write", 1, run_write},       {"misuse", 1, run_misuse},
 };
 
 /* Three tasks a rank: what the messages about a death name. */
