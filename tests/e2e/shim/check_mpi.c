@@ -44,7 +44,7 @@ static MPI_Comm own = MPI_COMM_NULL;
 /* Of an address sanitizer in the program: the first byte that may not be used. */
 void *__asan_region_is_poisoned(void *at, size_t bytes) __attribute__((weak));
 
-static void wrong(const char *format, ...) {
+__attribute__((format(printf, 1, 2))) static void wrong(const char *format, ...) {
     char text[512];
     va_list args;
     int rank = -1;
