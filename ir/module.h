@@ -138,6 +138,7 @@ typedef struct ParallelSettings {
     const char *schedule_text;
     size_t schedule_bytes;
     Span schedule_span;
+    bool together;        /* by the memory plan: weight gradients of layers in the input tasks */
     bool loopback;        /* chunks of one rank talk by messages, too */
     bool any_order;       /* backwards of an imported table need not ascend */
     const int64_t *split; /* layers of each chunk by hand; nsplit 0: balanced */

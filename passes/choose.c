@@ -1,15 +1,18 @@
-/* choose.c - train.chunk_loss and train.recompute by the memory plan.
+/* choose.c - train.chunk_loss, train.recompute and one thing of pipelines by the memory plan.
  *
  * Reads   the module as lowered, --memory-limit, and which of the two settings are not written.
  * Writes  the settings that are not written, where the plan would not fit without them, and says
  *         so: whole logits and nothing computed again if that fits; else the smallest number of
  *         chunks that does; else recompute = layer too, with as few chunks as possible. Where
- *         nothing fits, what needs least: E024 then shows the leanest plan.
+ *         nothing fits, what needs least: E024 then shows the leanest plan. Where weight gradients
+ *         are tasks of their own, those of layers go back to the input tasks (separate.c) before
+ *         layers run again.
  * Keeps   what is written. The number of chunks is a function of the model, its batch and the limit
  *         alone: it is found for the plan of one rank whatever the layout, because gradients are
  *         added in another order with other chunks, and a layout changes no bit. recompute = layer
  *         changes none, so that choice looks at the ranks as they are.
- * Why     chunks cost about one part in a hundred of a step, running each layer twice a third.
+ * Why     chunks cost about one part in a hundred of a step, running each layer twice a third;
+ *         weight gradients in the input tasks fill no bubbles and keep nothing from task to task.
  *
  * A trial runs the passes on a copy of the module, in memory of its own, and says nothing.
  */
@@ -28,6 +31,8 @@ enum {
 typedef struct Trial {
     int64_t chunks;
     bool layer, as_laid_out;
+    bool together; /* weight gradients of layers in the input tasks */
+    bool splits;   /* found: a rank has tasks for weight gradients */
     int64_t bytes; /* that the largest rank's plan needs; -1: the passes refuse it */
     int64_t rows;  /* of the logits; 0: there is nothing to cut into chunks */
 } Trial;
@@ -81,6 +86,8 @@ static void run_passes(PassContext *ctx, Trial *t) {
     for (size_t i = 0; i < sizeof pass_table / sizeof pass_table[0]; i++)
         if (!run_pass(ctx, pass_table[i], t)) return;
     t->bytes = ctx->mod->plan_bytes;
+    for (int r = 0; ctx->table != NULL && r < ctx->table->ranks; r++)
+        t->splits |= table_splits_backward(ctx->table, r);
     for (int r = 0; r < ctx->nrank; r++)
         if (r == 0 || ctx->rank[r]->plan_bytes > t->bytes) t->bytes = ctx->rank[r]->plan_bytes;
 }
@@ -98,8 +105,8 @@ static void run_trial(const PassContext *ctx, Trial *t) {
     own.mod->train.chunk_loss = t->chunks;
     own.mod->train.recompute = t->layer;
     if (!t->as_laid_out)
-        own.mod->parallel = (ParallelSettings){
-            .dp = 1, .tp = 1, .pp = 1, .vpp = 1, .pipeline = own.mod->parallel.pipeline};
+        own.mod->parallel = (ParallelSettings){.dp = 1, .tp = 1, .pp = 1, .vpp = 1};
+    own.mod->parallel.together = t->together;
     run_passes(&own, t);
     arena_reset(ctx->scratch);
     arena_free(&arena);
@@ -142,16 +149,24 @@ static Trial choose_for_one(const PassContext *ctx, const Trial *written) {
 }
 
 static bool is_one_rank(const ParallelSettings *p) {
-    return p->dp * p->tp * p->pp * p->vpp == 1 && p->schedule_file == NULL;
+    return p->dp * p->tp * p->pp * p->vpp == 1 && p->schedule_file == NULL &&
+           (p->pipeline == NULL || strcmp(p->pipeline, "1f1b") == 0);
 }
 
-/* Whether the ranks as they are need recompute = layer. */
-static bool needs_layer(const PassContext *ctx, const Trial *chosen) {
+/* Whether the ranks as they are need weight gradients together with input gradients, and then
+ * whether recompute = layer. */
+static void choose_for_ranks(const PassContext *ctx, Trial *chosen) {
     Trial t = {.chunks = chosen->chunks, .layer = ctx->mod->train.recompute, .as_laid_out = true};
-    if (!ctx->options->may_recompute) return t.layer;
-    if (is_one_rank(&ctx->mod->parallel)) return chosen->layer;
+    if (is_one_rank(&ctx->mod->parallel)) return;
+    chosen->layer = t.layer;
     run_trial(ctx, &t);
-    return t.bytes > ctx->options->memory_limit_bytes;
+    if (!fits(ctx, &t) && t.splits) {
+        Trial both = {.chunks = t.chunks, .layer = t.layer, .as_laid_out = true, .together = true};
+        run_trial(ctx, &both);
+        if (fits(ctx, &both) || is_leaner(&t, &both)) t = both;
+    }
+    chosen->together = t.together;
+    if (ctx->options->may_recompute) chosen->layer = t.bytes > ctx->options->memory_limit_bytes;
 }
 
 /* The setting as the executable states it, and in words for the user. */
@@ -160,8 +175,17 @@ static void set_build(Module *m, const char *key, const char *value) {
         if (strcmp(m->build[i].key, key) == 0) m->build[i].value = value;
 }
 
+static void say_together(const PassContext *ctx) {
+    DiagRef ref = diag_notice(ctx->mod->diag, "weight gradients of layers stay in the input tasks: "
+                                              "chosen by the memory plan");
+    diag_note(ctx->mod->diag, ref,
+              "they fill no bubbles there; the limit of each rank is %" PRId64 " bytes",
+              ctx->options->memory_limit_bytes);
+}
+
 static void say(const PassContext *ctx, const Trial *written, const Trial *chosen) {
     Module *m = ctx->mod;
+    if (chosen->together) say_together(ctx);
     bool chunks = chosen->chunks != written->chunks, layer = chosen->layer != written->layer;
     if (!chunks && !layer) return;
     const char *number = arena_printf(m->arena, "%" PRId64, chosen->chunks);
@@ -185,13 +209,15 @@ static void say(const PassContext *ctx, const Trial *written, const Trial *chose
 void passes_choose(PassContext *ctx) {
     Module *m = ctx->mod;
     const PassOptions *o = ctx->options;
-    if (o->memory_limit_bytes == 0 || !(o->may_chunk_loss || o->may_recompute)) return;
+    bool may_choose = o->may_chunk_loss || o->may_recompute || !is_one_rank(&m->parallel);
+    if (o->memory_limit_bytes == 0 || !may_choose) return;
     Trial written = {.chunks = m->train.chunk_loss, .layer = m->train.recompute};
     run_trial(ctx, &written);
     if (written.bytes < 0) return; /* the passes will say why */
     Trial chosen = choose_for_one(ctx, &written);
-    chosen.layer = needs_layer(ctx, &chosen);
+    choose_for_ranks(ctx, &chosen);
     m->train.chunk_loss = chosen.chunks;
     m->train.recompute = chosen.layer;
+    m->parallel.together = chosen.together;
     say(ctx, &written, &chosen);
 }

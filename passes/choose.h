@@ -5,7 +5,8 @@
 #include "passes/pass.h"
 
 /* With a memory limit: sets train.chunk_loss and train.recompute of the lowered module where they
- * are not written and the plan would not fit, with a notice. */
+ * are not written and the plan would not fit, and leaves weight gradients of layers in the input
+ * tasks of a pipeline that has both, with notices. */
 void passes_choose(PassContext *ctx);
 
 #endif

@@ -91,7 +91,8 @@ static void count_parameters(const Module *m, Table *t, const UnitUses *uses, co
 }
 
 /* The costs of tasks: measured ones decide what is balanced, too; without them the backward takes
- * twice as long as the forward, and the unit is a forward of a mean chunk. */
+ * twice as long as the forward, the weight gradients are the part of it that weights ask for, and
+ * the unit is a forward of a mean chunk. */
 static bool cost_units(PassContext *ctx, Table *t, UnitList *units) {
     const Costs *costs = ctx->options->costs;
     TaskCosts *task = ARENA_ARRAY(ctx->scratch, TaskCosts, units->n + 1);
@@ -101,7 +102,8 @@ static bool cost_units(PassContext *ctx, Table *t, UnitList *units) {
     for (uint32_t u = 0; u < units->n; u++) {
         Unit *unit = &units->data[u];
         double forward = total > 0 ? unit->cost * t->chunks / total : 1;
-        unit->task = (TaskCosts){forward, 2 * forward, forward, forward};
+        double weight = total > 0 ? unit->weight_cost * t->chunks / total : 1;
+        unit->task = (TaskCosts){forward, 2 * forward, 2 * forward - weight, weight};
         if (costs == NULL) continue;
         unit->task = task[u];
         unit->cost = task[u].forward + task[u].backward;

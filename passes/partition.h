@@ -14,10 +14,11 @@
 
 /* Something that is never cut: a layer of the model, or one iteration of a repeat. */
 typedef struct Unit {
-    const char *name; /* scope path, "transformer.h.*" */
-    int64_t layer;    /* iteration of a repeat; -1: not in a repeat */
-    double flops;     /* of a forward */
-    double cost;      /* what is balanced */
+    const char *name;   /* scope path, "transformer.h.*" */
+    int64_t layer;      /* iteration of a repeat; -1: not in a repeat */
+    double flops;       /* of a forward */
+    double cost;        /* what is balanced */
+    double weight_cost; /* estimated, of its weight gradients */
     TaskCosts task;
 } Unit;
 

@@ -80,19 +80,36 @@ static bool can_cut(const Walk *w, int index) {
     return any;
 }
 
-/* Arithmetic and traffic of a node that runs `times` times. */
-static void add_cost(Unit *unit, const Graph *g, const Node *n, double times) {
+/* How much of a node's backward, which takes two forwards, waits for the weight gradients: one
+ * forward where it reads something that depends on weights alone, both where nothing else that it
+ * reads has a gradient, as in an embedding. */
+static double weight_forwards(const Flow *flow, const Node *n) {
+    bool weight = false, data = false;
+    for (int k = 0; k < n->nin; k++) {
+        if (!flow_active(flow, n->in[k])) continue;
+        bool depends = (flow->bits[n->in[k].id] & FLOW_DATA) != 0;
+        weight |= !depends;
+        data |= depends;
+    }
+    return !weight ? 0 : data ? 1 : 2;
+}
+
+/* Arithmetic and traffic of node `index`, which runs `times` times. */
+static void add_cost(Unit *unit, const Graph *g, const Flow *flow, int index, double times) {
+    const Node *n = g->node[index];
     if (n->op == OP_repeat) {
         double count = (double)node_int(n, ATTR_count, 1);
         for (int i = 0; i < n->body->nnode; i++)
-            add_cost(unit, n->body, n->body->node[i], times * count);
+            add_cost(unit, n->body, flow->body[index], i, times * count);
         return;
     }
     OpKind kind = op_kind(n->op);
     if (kind == KIND_movement || kind == KIND_source) return;
     double flops = (double)cost_flops(g, n), bytes = (double)cost_bytes(g, n);
+    double cost = times * (flops + FLOPS_PER_BYTE * bytes);
     unit->flops += times * flops;
-    unit->cost += times * (flops + FLOPS_PER_BYTE * bytes);
+    unit->cost += cost;
+    unit->weight_cost += weight_forwards(flow, n) * cost;
 }
 
 /* ---- the walk ----------------------------------------------------------------------------- */
@@ -128,7 +145,7 @@ static void walk_plain(Walk *w, int index) {
         if (at > unit) unit = at;
     }
     w->map.first[index] = w->map.last[index] = unit;
-    if (w->units != NULL && unit >= 0) add_cost(&w->units->data[unit], w->g, n, 1);
+    if (w->units != NULL && unit >= 0) add_cost(&w->units->data[unit], w->g, w->flow, index, 1);
 }
 
 /* A repeat that can be cut is one unit an iteration. */
@@ -153,7 +170,7 @@ static void walk_repeat(Walk *w, int index) {
     w->map.last[index] = first + (int)count - 1;
     for (int64_t i = 0; w->units != NULL && i < count; i++)
         for (int k = 0; k < n->body->nnode; k++)
-            add_cost(&w->units->data[first + i], n->body, n->body->node[k], 1);
+            add_cost(&w->units->data[first + i], n->body, w->flow->body[index], k, 1);
 }
 
 /* In a graph whose units are known: whether the repeat was cut in train: its last operand is a

@@ -92,6 +92,48 @@ static int find_dying(const Alloc *a, const Level *l, int i, int r) {
     return -1;
 }
 
+/* Whether repeat n may write slice after slice of its stacked result r over its stacked operand k:
+ * an iteration has read its slice when it writes there, or reads it at the place that it writes. */
+static bool replaces_slices(const Node *n, int k, int r, Arena *arena) {
+    int64_t ncarry = node_int(n, ATTR_ncarry, 0), nconst = node_int(n, ATTR_nconst, 0);
+    if (k < ncarry + nconst || r < ncarry) return false;
+    const Graph *body = n->body;
+    const PlaceScan scan = place_scan(body, arena);
+    Val x = body->in[k], y = scan.base[body->out[r].id];
+    const PlaceUses *uses = &scan.uses[x.id];
+    int maker = place_maker(body, y), result = (int)body->val[y.id].result, times = 0;
+    const TypeTable *types = body->mod->types;
+    if (type_bytes(types, val_type(body, x)) != type_bytes(types, val_type(body, y))) return false;
+    if (maker < 0 || scan.outputs[x.id] > 0) return false;
+    for (uint32_t u = 0; u < uses->n; u++) {
+        if (uses->data[u].node > maker) return false;
+        if (uses->data[u].node < maker) continue;
+        const Node *writer = body->node[maker];
+        int operand = uses->data[u].operand;
+        bool in_step = writer->op == OP_repeat ? replaces_slices(writer, operand, result, arena)
+                                               : place_is_pointwise(writer, operand, result);
+        if (!in_step || ++times > 1) return false;
+    }
+    return true;
+}
+
+/* The stacked operand of repeat i whose buffer its stacked result r may take over; -1 none. Only
+ * input gradients that are a task of their own stack what a later task reads. */
+static int find_dying_slices(const Alloc *a, const Level *l, int i, int r) {
+    const Node *n = l->g->node[i];
+    if (l->depth > 0 || !a->options->split) return -1;
+    for (int k = 0; k < n->nin; k++) {
+        Val base = l->scan.base[n->in[k].id];
+        const PlaceUses *uses = &l->scan.uses[base.id];
+        if (place_maker(l->g, base) < 0 || l->loc[base.id].buffer != 0) continue;
+        if (l->scan.outputs[base.id] > 0 || place_is_workspace(l->g, base)) continue;
+        if (uses->data[uses->n - 1].node != i) continue;
+        if (uses->n > 1 && uses->data[uses->n - 2].node == i) continue; /* read twice here */
+        if (replaces_slices(n, k, r, a->arena)) return k;
+    }
+    return -1;
+}
+
 static void give_results(Alloc *a, Level *l, int i) {
     const Node *n = l->g->node[i];
     for (int r = 0; r < n->nout; r++) {
@@ -104,8 +146,11 @@ static void give_results(Alloc *a, Level *l, int i) {
             give_home(l, n->in[r], l->loc[v.id]);
             continue;
         }
-        if (!buffer_at(a, l->loc[v.id])->is_plain || a->options->no_reuse) continue;
-        int dying = find_dying(a, l, i, r);
+        const PlaceBuffer *b = buffer_at(a, l->loc[v.id]);
+        if (b->region != REGION_none || a->options->no_reuse) continue;
+        int dying = n->op == OP_repeat ? find_dying_slices(a, l, i, r)
+                    : b->is_plain      ? find_dying(a, l, i, r)
+                                       : -1;
         if (dying >= 0) l->loc[l->scan.base[n->in[dying].id].id] = l->loc[v.id];
     }
 }

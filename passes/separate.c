@@ -1,6 +1,7 @@
 /* separate.c - the backward repeat of a stack of layers as two: input gradients, weight gradients.
  *
- * Reads   train graphs after fuse; the table: whether this rank runs the two as tasks of their own.
+ * Reads   train graphs after fuse; the table: whether this rank runs the two as tasks of their own;
+ *         parallel.together, which says that there is no memory for it.
  * Writes  for each repeat of phase I that also holds work for weight gradients (W), a repeat with
  *         what the gradient of its input needs (I) and behind it one with the rest (W). What W
  *         reads of what I makes or carries is stacked by I, one slice an iteration. Nested repeats
@@ -301,7 +302,7 @@ bool pass_separate(PassContext *ctx) {
     Module *m = ctx->mod;
     const Table *t = ctx->table != NULL ? ctx->table : schedule_begin(ctx);
     if (t == NULL) return false;
-    if (!table_splits_backward(t, m->rank)) return true;
+    if (!table_splits_backward(t, m->rank) || m->parallel.together) return true;
     for (int i = 0; i < m->ngraph; i++) m->graph[i] = separate_graph(m->graph[i], ctx->scratch);
     return true;
 }

@@ -202,8 +202,9 @@ static void separate_chunks(Run *r) {
 
 /* The other passes; the checker of place knows what a task may read. Fused or one kernel an op. */
 static void place_chunks(Run *r) {
-    static bool (*const passes[])(PassContext *) = {pass_decompose, pass_cleanup, pass_accumulate,
-                                                    pass_optim,     pass_fuse,    pass_schedule};
+    static bool (*const passes[])(PassContext *) = {pass_mixed,   pass_recompute,  pass_decompose,
+                                                    pass_cleanup, pass_accumulate, pass_optim,
+                                                    pass_fuse,    pass_schedule};
     for (size_t i = 0; i < sizeof passes / sizeof *passes; i++) each_rank(r, passes[i]);
     separate_chunks(r);
     each_rank(r, pass_place);
@@ -360,6 +361,11 @@ static void test_random_graphs(void **state) {
         } layouts[] = {{"1f1b", 1}, {"zb-v", 2}, {"gpipe", 1}, {"1f1b", 2}, {"zb-h1", 1}};
         size_t k = seed % (sizeof layouts / sizeof *layouts);
         c[1].m->train.microbatches = 1 + (int64_t)(seed % 6);
+        c[1].m->train.recompute = seed % 3 == 1;
+        for (int i = 0; i < 2 && seed / 5 % 3 == 1; i++) { /* each pipeline in bf16, too */
+            c[i].m->train.dtype = DT_bf16;
+            c[i].m->target = TARGET_cuda;
+        }
         int pp = layouts[k].vpp == 1 ? 2 + (int)(seed % 3) : 1 + (int)(seed % 4);
         compare(&c[0], &c[1], pp, layouts[k].vpp, layouts[k].pipeline);
     }
