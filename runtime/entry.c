@@ -84,6 +84,13 @@ static InfCode run_ranks(InfError *e, const Plan *plan, InfOptions *o, int argc,
     return code;
 }
 
+/* What needs no rank to be seen: it is said once, before any is started. */
+static InfCode refuse_early(InfError *e, const Plan *plan, const InfOptions *o) {
+    if (o->command == CMD_verify && !inf_option_given(o, OPT_ref))
+        return inf_fail(e, INF_USAGE, "verify needs --ref FILE");
+    return o->command == CMD_generate ? inf_generate_ready(e, plan) : INF_OK;
+}
+
 static InfCode run(InfError *e, const Plan *plan, int argc, char **argv) {
     InfOptions o;
     TRY(inf_options_parse(e, plan, argc, argv, &o));
@@ -98,6 +105,7 @@ static InfCode run(InfError *e, const Plan *plan, int argc, char **argv) {
                plan->target);
         return INF_OK;
     }
+    TRY(refuse_early(e, plan, &o));
     if (runs_kernels(&o)) limit_spinning(argv);
     /* Also a program of one rank that was started as several: it is refused there. */
     if (runs_kernels(&o) && (plan->ranks > 1 || inf_place_find().count > 1))
@@ -106,7 +114,7 @@ static InfCode run(InfError *e, const Plan *plan, int argc, char **argv) {
 }
 
 int inf_main(const Plan *plan, int argc, char **argv) {
-    InfError e = {.rank_count = plan->ranks};
+    InfError e = {.rank_count = 1}; /* no rank yet: all would say the same */
     InfCode code = finish_output(&e, run(&e, plan, argc, argv));
     if (code != INF_OK && e.text && inf_place_find().rank <= 0) inf_error_print(&e, plan->model);
     inf_error_free(&e);

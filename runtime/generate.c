@@ -17,7 +17,7 @@
 /* Where a program takes and gives. */
 typedef struct Call {
     uint32_t program;
-    int64_t length; /* tokens */
+    int64_t length;                            /* tokens */
     const PlanInput *tokens, *position, *last; /* last: NULL in decode */
     const PlanOutput *logits;
 } Call;
@@ -32,7 +32,7 @@ typedef struct Generate {
     int64_t batch, context, vocabulary;
     InfText io;
     InfIds prompt;
-    InfIds *text; /* by text of the batch: what was made */
+    InfIds *text;   /* by text of the batch: what was made */
     int64_t wanted; /* tokens to make */
     float *logits;
     int32_t *order;
@@ -59,15 +59,25 @@ static Call open_call(const Plan *plan, uint32_t program) {
     return c;
 }
 
-static InfCode open_programs(InfError *e, Generate *g) {
-    const Plan *plan = g->plan;
-    const PlanProgram *decode = inf_program_find(plan, "decode");
-    if (!plan->generate.present || !decode)
+InfCode inf_generate_ready(InfError *e, const Plan *plan) {
+    if (!plan->generate.present)
         return inf_fail(e, INF_USAGE,
                         "%s was built without a section generate\n"
                         "  = hint: add generate { B = 1; T = 64 } to %s: T is the lengths of "
                         "prompts",
                         plan->model, plan->file);
+    if (inf_program_find(plan, "decode")) return INF_OK;
+    return inf_fail(e, INF_USAGE,
+                    "a model that is cut into chunks (pp %d, vpp %d) does not generate\n"
+                    "  = hint: compile it in one piece, infinic %s -D parallel.pp=1 -D "
+                    "parallel.vpp=1 -o %s-text, and give it the same --weights",
+                    plan->pp, plan->vpp, plan->file, plan->model);
+}
+
+static InfCode open_programs(InfError *e, Generate *g) {
+    const Plan *plan = g->plan;
+    const PlanProgram *decode = inf_program_find(plan, "decode");
+    TRY(inf_generate_ready(e, plan));
     g->prefill = calloc(plan->nprogram, sizeof *g->prefill);
     if (!g->prefill) return inf_fail(e, INF_IO, "out of memory");
     for (uint32_t i = 0; i < plan->nprogram; i++)
@@ -101,10 +111,10 @@ static InfCode read_settings(InfError *e, Generate *g) {
     const PlanGenerate *p = &g->plan->generate;
     int64_t length = inf_option_whole(g->options, OPT_length, p->length);
     uint64_t bytes = 0;
-    g->sampler = (InfSampler){
-        .temperature = inf_option_real(g->options, OPT_temperature, p->temperature),
-        .top_k = inf_option_whole(g->options, OPT_top_k, p->top_k),
-        .seed = (uint64_t)inf_option_whole(g->options, OPT_seed, g->plan->train.seed)};
+    g->sampler =
+        (InfSampler){.temperature = inf_option_real(g->options, OPT_temperature, p->temperature),
+                     .top_k = inf_option_whole(g->options, OPT_top_k, p->top_k),
+                     .seed = (uint64_t)inf_option_whole(g->options, OPT_seed, g->plan->train.seed)};
     g->wanted = g->context - g->prompt.count;
     if (length > 0 && length < g->wanted) g->wanted = length;
     g->text = calloc((size_t)g->batch, sizeof *g->text);
@@ -122,8 +132,7 @@ static int32_t *input_at(Generate *g, const PlanInput *in) {
 static void push_input(Generate *g, const PlanInput *in) {
     int64_t count = 1;
     for (int i = 0; i < in->ndim; i++) count *= in->dim[i];
-    inf_engine_push(&g->s.engine, in->at.region, in->at.offset,
-                    count * (int64_t)sizeof(int32_t));
+    inf_engine_push(&g->s.engine, in->at.region, in->at.offset, count * (int64_t)sizeof(int32_t));
 }
 
 static void set_index(Generate *g, const PlanInput *in, int64_t value) {

@@ -31,25 +31,34 @@ static InfCode own_values(InfError *e, const InfParam *p, const InfEngine *m, in
     return INF_OK;
 }
 
-InfCode inf_param_values(InfError *e, const InfParam *p, const InfEngine *m, int which, float scale,
-                         const float **at, float **copy) {
-    const InfTransport *t = m->plan->transport;
-    int rank = m->plan->rank;
-    uint64_t bytes = (uint64_t)p->count * sizeof(float);
+InfCode inf_values_bring(InfError *e, const Plan *plan, int from, const float *mine, int64_t count,
+                         float **copy) {
+    const InfTransport *t = plan->transport;
+    uint64_t bytes = (uint64_t)count * sizeof(float);
     InfRequest request = {.busy = false};
-    *at = *copy = NULL;
-    if (!t || (p->rank == 0 && rank == 0)) return own_values(e, p, m, which, scale, at, copy);
-    if (rank == 0) {
+    if (plan->rank == from) {
+        TRY(t->send(e, 0, VALUES_TAG, mine, bytes, &request));
+    } else if (plan->rank == 0) {
         *copy = malloc((size_t)bytes + 1);
         if (!*copy) return inf_fail(e, INF_IO, "out of memory");
-        *at = *copy;
-        TRY(t->recv(e, p->rank, VALUES_TAG, *copy, bytes, &request));
-        return t->wait(e, &request);
+        TRY(t->recv(e, from, VALUES_TAG, *copy, bytes, &request));
     }
-    if (p->rank != rank) return INF_OK;
-    InfCode code = own_values(e, p, m, which, scale, at, copy);
-    if (code == INF_OK) code = t->send(e, 0, VALUES_TAG, *at, bytes, &request);
-    if (code == INF_OK) code = t->wait(e, &request);
+    return t->wait(e, &request);
+}
+
+InfCode inf_param_values(InfError *e, const InfParam *p, const InfEngine *m, int which, float scale,
+                         const float **at, float **copy) {
+    int rank = m->plan->rank;
+    *at = *copy = NULL;
+    bool holds = p->rank == rank || !m->plan->transport;
+    InfCode code = holds ? own_values(e, p, m, which, scale, at, copy) : INF_OK;
+    if (!m->plan->transport || p->rank == 0 || code != INF_OK) return code;
+    if (!holds) {
+        code = inf_values_bring(e, m->plan, p->rank, NULL, p->count, copy);
+        *at = *copy;
+        return code;
+    }
+    code = inf_values_bring(e, m->plan, rank, *at, p->count, copy);
     free(*copy);
     *at = *copy = NULL;
     return code;
@@ -62,5 +71,5 @@ InfCode inf_params_agree(InfError *e, const InfEngine *m, InfCode code) {
     if (code != INF_OK && m->plan->rank != 0) return code;
     TRY(t->broadcast(e, 0, &result, sizeof result));
     if (result == INF_OK || m->plan->rank == 0) return code;
-    return inf_fail(e, INF_PEER, "rank 0 could not write the file");
+    return inf_fail(e, INF_PEER, "rank 0 gave up");
 }

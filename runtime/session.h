@@ -59,6 +59,7 @@ char *inf_weights_path(const char *path);
 /* The subcommands; results go to stdout. */
 InfCode inf_train(InfError *e, const Plan *plan, const InfOptions *o);
 InfCode inf_eval(InfError *e, const Plan *plan, const InfOptions *o);
+InfCode inf_generate_ready(InfError *e, const Plan *plan); /* whether the plan has what it needs */
 InfCode inf_generate(InfError *e, const Plan *plan, const InfOptions *o);
 InfCode inf_bench(InfError *e, const Plan *plan, const InfOptions *o);
 InfCode inf_verify(InfError *e, const Plan *plan, const InfOptions *o);

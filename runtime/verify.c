@@ -13,8 +13,10 @@
 #include "runtime/safetensors.h"
 #include "runtime/session.h"
 
+/* Values of this model: on rank 0 alone, their count on all. */
 typedef struct Ours {
-    float *values; /* fresh memory */
+    const float *values;
+    float *copy; /* fresh memory, or NULL */
     int64_t count;
 } Ours;
 
@@ -32,62 +34,73 @@ static bool strip(const char **name, const char *prefix) {
     return true;
 }
 
-static Ours take(int64_t count) { return (Ours){malloc((size_t)count * sizeof(float) + 1), count}; }
-
-static Ours find_param(InfSession *s, const char *name) {
+/* Leaves `out` when no parameter is called so. */
+static InfCode take_param(InfError *e, InfSession *s, const char *name, Ours *out) {
     bool weight = strip(&name, "weight.");
     if (!weight) strip(&name, "grad.");
     const InfParam *p = inf_params_find(&s->params, name);
-    if (!p || (!weight && !p->block->trainable)) return (Ours){NULL, -1};
-    Ours ours = take(p->count);
+    if (!p || (!weight && !p->block->trainable)) return INF_OK;
     float count = inf_engine_scalar(&s->engine, s->plan->program[0].metric[0].count);
-    if (ours.values && weight)
-        inf_param_gather(p, inf_engine_at(&s->engine, PLAN_REGION_param, p->offset), ours.values);
-    else if (ours.values)
-        inf_param_gradient(p, &s->engine, count > 0 ? 1.0f / count : 0.0f, ours.values);
-    return ours;
+    out->count = p->count;
+    return inf_param_values(e, p, &s->engine, weight ? INF_VALUES_weights : INF_VALUES_gradients,
+                            count > 0 ? 1.0f / count : 0.0f, &out->values, &out->copy);
 }
 
-/* NULL when the model has no evaluation. */
-static const PlanProgram *outputs_of(const Plan *plan) {
+/* The index of its program, the same on all ranks; 0 when the model has no evaluation. */
+static uint32_t outputs_of(const Plan *plan) {
     const PlanProgram *own = inf_program_find(plan, "outputs");
-    return own ? own : inf_program_find(plan, "eval");
+    if (!own) own = inf_program_find(plan, "eval");
+    return own ? (uint32_t)(own - plan->program) : 0;
 }
 
-static const PlanOutput *find_output(const Plan *plan, const char *name) {
-    const PlanProgram *p = outputs_of(plan);
-    for (uint32_t i = 0; p && i < p->noutput; i++) {
-        const PlanOutput *output = &p->output[i];
-        if (strcmp(output->name, name) == 0 && output->dtype == PLAN_f32) return output;
+/* Of any rank, which is *rank. NULL when no output is called so. */
+static const PlanOutput *find_output(const Plan *plan, const char *name, int *rank) {
+    for (*rank = 0; *rank < plan->ranks; ++*rank) {
+        const Plan *of = plan - plan->rank + *rank;
+        const PlanProgram *p = &of->program[outputs_of(of)];
+        for (uint32_t i = 0; p != of->program && i < p->noutput; i++) {
+            const PlanOutput *output = &p->output[i];
+            if (strcmp(output->name, name) == 0 && output->dtype == PLAN_f32) return output;
+        }
     }
     return NULL;
 }
 
-static Ours take_output(InfSession *s, const PlanOutput *output) {
-    int64_t count = 1;
-    for (int axis = 0; axis < output->ndim; axis++) count *= output->dim[axis];
-    Ours ours = take(count);
-    int64_t bytes = count * (int64_t)sizeof(float);
-    inf_engine_fetch(&s->engine, output->at.region, output->at.offset, bytes);
-    if (ours.values)
-        memcpy(ours.values, inf_engine_at(&s->engine, output->at.region, output->at.offset),
-               (size_t)bytes);
-    return ours;
+static InfCode take_output(InfError *e, InfSession *s, const PlanOutput *output, int rank,
+                           Ours *out) {
+    out->count = 1;
+    for (int axis = 0; axis < output->ndim; axis++) out->count *= output->dim[axis];
+    if (rank == s->plan->rank) {
+        inf_engine_fetch(&s->engine, output->at.region, output->at.offset,
+                         out->count * (int64_t)sizeof(float));
+        TRY(s->engine.table->finish(e, s->engine.device));
+        out->values = inf_engine_at(&s->engine, output->at.region, output->at.offset);
+    }
+    if (rank == 0) return INF_OK;
+    TRY(inf_values_bring(e, s->plan, rank, out->values, out->count, &out->copy));
+    if (s->plan->rank == 0) out->values = out->copy;
+    return INF_OK;
 }
 
 /* What the file calls `name`; count -1 when nothing is called so. */
-static Ours find_ours(InfSession *s, const char *name) {
+static InfCode take_ours(InfError *e, InfSession *s, const char *name, Ours *out) {
     const PlanProgram *train = &s->plan->program[0];
+    int rank;
+    *out = (Ours){.count = -1};
+    const PlanOutput *output = find_output(s->plan, name, &rank);
+    if (output) return take_output(e, s, output, rank, out);
     for (uint32_t i = 0; i < train->nmetric; i++) {
         const PlanMetric *metric = &train->metric[i];
         if (strcmp(metric->name, name) != 0) continue;
-        Ours ours = take(1);
         float count = inf_engine_scalar(&s->engine, metric->count);
-        if (ours.values)
-            ours.values[0] = count > 0 ? inf_engine_scalar(&s->engine, metric->sum) / count : 0.0f;
-        return ours;
+        out->copy = malloc(sizeof *out->copy);
+        if (!out->copy) return inf_fail(e, INF_IO, "out of memory");
+        *out->copy = count > 0 ? inf_engine_scalar(&s->engine, metric->sum) / count : 0.0f;
+        out->values = out->copy;
+        out->count = 1;
+        return INF_OK;
     }
-    return find_param(s, name);
+    return take_param(e, s, name, out);
 }
 
 static Worst compare(const char *name, const float *ours, const float *theirs, uint64_t count,
@@ -110,22 +123,13 @@ static Worst compare(const char *name, const float *ours, const float *theirs, u
     return w;
 }
 
-static InfCode check_tensor(InfError *e, InfSession *s, const InfTensors *set, const InfTensor *t,
-                            double tolerance) {
-    const char *path = set->files[t->file].path;
-    const PlanOutput *output = find_output(s->plan, t->name);
-    Ours ours = output ? take_output(s, output) : find_ours(s, t->name);
-    if (ours.count < 0)
-        return inf_fail(e, INF_DATA, "%s: '%s' is no parameter, metric or output of %s", path,
-                        t->name, s->plan->model);
+static InfCode compare_tensor(InfError *e, const InfTensors *set, const InfTensor *t,
+                              const float *ours, bool output, double tolerance) {
     float *theirs = malloc((size_t)t->count * sizeof *theirs + 1);
-    InfCode code = ours.values && theirs ? INF_OK : inf_fail(e, INF_IO, "out of memory");
-    if (code == INF_OK && (uint64_t)ours.count != t->count)
-        code = inf_fail(e, INF_DATA, "%s: '%s' has %llu values, the model %lld", path, t->name,
-                        (unsigned long long)t->count, (long long)ours.count);
+    InfCode code = theirs ? INF_OK : inf_fail(e, INF_IO, "out of memory");
     if (code == INF_OK) code = inf_tensors_read_f32(e, set, t, theirs);
     if (code == INF_OK) {
-        Worst w = compare(t->name, ours.values, theirs, t->count, output != NULL);
+        Worst w = compare(t->name, ours, theirs, t->count, output);
         bool good = w.distance <= tolerance;
         printf("%-8s %.3e  %s\n", good ? "same" : "DIFFERS", w.distance, t->name);
         if (!good)
@@ -136,24 +140,43 @@ static InfCode check_tensor(InfError *e, InfSession *s, const InfTensors *set, c
                             (double)w.ours, (double)w.theirs);
     }
     free(theirs);
-    free(ours.values);
     return code;
+}
+
+/* All ranks come here for every tensor; rank 0 compares. */
+static InfCode check_tensor(InfError *e, InfSession *s, const InfTensors *set, const InfTensor *t,
+                            bool output) {
+    const char *path = set->files[t->file].path;
+    Ours ours;
+    InfCode code = take_ours(e, s, t->name, &ours);
+    if (code == INF_OK && ours.count < 0)
+        code = inf_fail(e, INF_DATA, "%s: '%s' is no parameter, metric or output of %s", path,
+                        t->name, s->plan->model);
+    if (code == INF_OK && (uint64_t)ours.count != t->count)
+        code = inf_fail(e, INF_DATA, "%s: '%s' has %llu values, the model %lld", path, t->name,
+                        (unsigned long long)t->count, (long long)ours.count);
+    if (code == INF_OK && s->plan->rank == 0)
+        code = compare_tensor(e, set, t, ours.values, output,
+                              inf_option_real(s->options, OPT_tolerance, 1e-5));
+    free(ours.copy);
+    return inf_params_agree(e, &s->engine, code);
 }
 
 /* Those that are outputs, or those that are not. */
 static InfCode check_some(InfError *e, InfSession *s, const InfTensors *set, bool outputs) {
-    for (int i = 0; i < set->count; i++)
-        if ((find_output(s->plan, set->tensors[i].name) != NULL) == outputs)
-            TRY(check_tensor(e, s, set, &set->tensors[i],
-                             inf_option_real(s->options, OPT_tolerance, 1e-5)));
+    for (int i = 0, rank; i < set->count; i++)
+        if ((find_output(s->plan, set->tensors[i].name, &rank) != NULL) == outputs)
+            TRY(check_tensor(e, s, set, &set->tensors[i], outputs));
     return INF_OK;
 }
 
 /* The program of outputs on the samples of the training set. */
 static InfCode check_outputs(InfError *e, InfSession *s, const InfTensors *set) {
-    const PlanProgram *train = &s->plan->program[0], *eval = outputs_of(s->plan);
+    uint32_t program = outputs_of(s->plan);
+    const PlanProgram *train = &s->plan->program[0], *eval = &s->plan->program[program];
     bool any = false;
-    for (int i = 0; i < set->count; i++) any = any || find_output(s->plan, set->tensors[i].name);
+    for (int i = 0, rank; i < set->count; i++)
+        any = any || find_output(s->plan, set->tensors[i].name, &rank);
     if (!any) return INF_OK;
     if (inf_units(train) != inf_units(eval))
         return inf_fail(e, INF_USAGE,
@@ -161,7 +184,7 @@ static InfCode check_outputs(InfError *e, InfSession *s, const InfTensors *set) 
                         "(%llu) have to be the same: -D eval.T=%llu",
                         (unsigned long long)inf_units(eval), (unsigned long long)inf_units(train),
                         (unsigned long long)inf_units(train));
-    TRY(inf_step_forward(e, &s->engine, &s->data, (uint32_t)(eval - s->plan->program)));
+    TRY(inf_step_forward(e, &s->engine, &s->data, program));
     return check_some(e, s, set, true);
 }
 
@@ -180,7 +203,6 @@ static InfCode check_all(InfError *e, InfSession *s, const InfTensors *set) {
 
 InfCode inf_verify(InfError *e, const Plan *plan, const InfOptions *o) {
     const char *ref = inf_option_text(o, OPT_ref, NULL);
-    if (!ref) return inf_fail(e, INF_USAGE, "verify needs --ref FILE");
     InfTensors set;
     TRY(inf_tensors_open(e, ref, &set));
     InfSession s;

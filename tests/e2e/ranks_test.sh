@@ -31,6 +31,16 @@ check "also when MPI is slow at random" env LD_PRELOAD="$shim" SLOW_SEED=$RANDOM
     --steps 12 --metrics "$work/slow.jsonl"
 check "losses of the slow run" cmp <(losses "$work/one.jsonl") <(losses "$work/slow.jsonl")
 
+# What else a program of several ranks does, and what it does not.
+"$work/one" train "${data[@]}" --steps 1 --no-shuffle --dump-grads "$work/grads.st" > /dev/null 2>&1
+of_data=(--data "$work/tokens.bin")
+check "verify compares the tensors of all ranks" says '52 tensors agree' "$work/four" verify "${of_data[@]}" --ref "$work/grads.st"
+check "also by hand" says '52 tensors agree' "${by_hand[@]}" -n 4 "$work/four" verify "${of_data[@]}" --ref "$work/grads.st"
+check "and names the first that differs" says "'transformer.h.0.attn.c_attn.bias' is the first that differs" \
+    exits 4 "$work/four" verify "${of_data[@]}" --seed 9 --ref "$work/grads.st"
+check "eval" cmp <("$work/one" eval "${of_data[@]}" --weights "$work/run1") <("$work/four" eval "${of_data[@]}" --weights "$work/run4")
+check "bench" says '"bubble"' "$work/four" bench --steps 2 --json
+
 # stop SIGNAL: sent to the launcher in the middle of a run; all is saved, exit code 75.
 stop() {
     local pid got
@@ -90,6 +100,11 @@ check "numbers that are not finite" once 6 'error: step .* is NaN|error: step .*
     "$work/four" train "${data[@]}" --lr 1e30 --steps 50
 check "an unknown flag" once 2 "unknown option '--foo'" "$work/four" train --foo
 check "no mpirun" once 5 'there is no mpirun on the PATH' env PATH=/nowhere "$work/four" train "${data[@]}"
+in_one_piece='hint: compile it in one piece, infinic gpt2.it -D parallel.pp=1 -D parallel.vpp=1 '
+check "generate" once 2 "$in_one_piece" "$work/four" generate --prompt-ids 1,2
+check "by hand" once 2 "$in_one_piece" "${by_hand[@]}" -n 4 "$work/four" generate --prompt-ids 1,2
+check "verify without a reference" once 2 '^gpt2: error: verify needs --ref FILE' "$work/four" verify
+check "no such reference" once 4 'absent.st' "$work/four" verify --ref "$work/absent.st"
 check "info runs in one process" once 0 '^layout: ' "$work/four" info
 check "also by hand" once 0 '^layout: ' "${by_hand[@]}" -n 4 "$work/four" info
 check "one rank is started as four" once 2 'has 1 rank .* and was started as 4' \
