@@ -40,13 +40,38 @@ static PlanArg plan_arg(Program *p, const Graph *g, Val v) {
 enum { POLL_BYTES = 1 << 20 };
 
 /* Where ranks send messages by the processor, these go on only when they are looked at. */
+static bool polls(const Program *p) { return p->nrank > 1 && p->mod->target == TARGET_c; }
+
+static void push_poll(Program *p, int64_t every) {
+    PlanStep step = {.kind = STEP_POLL, .count = every};
+    vec_push(p->arena, &p->steps, step);
+}
+
 static void plan_poll(Program *p, const KernelRow *row) {
-    if (p->nrank == 1 || p->mod->target != TARGET_c) return;
+    if (!polls(p)) return;
     p->since_poll += row->bytes + row->flops / 16;
     if (p->since_poll < POLL_BYTES) return;
     p->since_poll = 0;
-    PlanStep step = {.kind = STEP_POLL};
-    vec_push(p->arena, &p->steps, step);
+    push_poll(p, 1);
+}
+
+/* The end of the body of the repeat at step `at`; `before` is the work since the last poll when it
+ * began. Where an iteration is too short for a poll of its own, and all of them together are not,
+ * every so many iterations end with one. */
+static void plan_repeat_poll(Program *p, uint32_t at, int64_t before) {
+    int64_t count = p->steps.data[at].count, work = p->since_poll - before, every;
+    if (!polls(p)) return;
+    for (uint32_t i = at + 1; i < p->steps.n; i++)
+        if (p->steps.data[i].kind == STEP_POLL) return;
+    if (work == 0 || count <= (POLL_BYTES - before) / work) {
+        p->since_poll = before + work * count;
+        return;
+    }
+    every = POLL_BYTES / work;
+    if (every < 1) every = 1;
+    if (every > count) every = count;
+    push_poll(p, every);
+    p->since_poll = work * (every - 1); /* at most */
 }
 
 static void plan_launch(Program *p, const Graph *g, const Node *n) {
@@ -83,7 +108,9 @@ static void plan_repeat(Program *p, const Node *n) {
                      .scope = scope_path(p->mod, n->scope)};
     vec_push(p->arena, &p->steps, step);
     p->repeat_count[p->repeat_depth++] = step.first + step.count;
+    int64_t before = p->since_poll;
     plan_steps(p, n->body, NULL);
+    plan_repeat_poll(p, at, before);
     p->repeat_depth--;
     p->steps.data[at].nbody = p->steps.n - at - 1;
 }

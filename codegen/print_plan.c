@@ -190,7 +190,7 @@ static void print_steps(const Program *p, FILE *out) {
             fprintf(out, "    {.kind = STEP_LAUNCH, .kernel = %u, .arg = %u, .narg = %u, .scope = ",
                     r->kernel, r->arg, r->narg);
         else if (r->kind == STEP_POLL)
-            fputs("    {.kind = STEP_POLL, .scope = ", out);
+            fprintf(out, "    {.kind = STEP_POLL, .count = %" PRId64 ", .scope = ", r->count);
         else
             fprintf(out,
                     "    {.kind = STEP_REPEAT, .nbody = %u, .reverse = %u, .count = %" PRId64

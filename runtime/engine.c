@@ -290,7 +290,8 @@ static void walk(InfEngine *m, uint32_t begin, uint32_t end, int depth) {
             continue;
         }
         if (step->kind == STEP_POLL) {
-            if (m->pipeline) inf_pipeline_poll(m->pipeline);
+            int64_t turn = depth > 0 ? m->env.iter[depth - 1] : 0;
+            if (m->pipeline && (turn + 1) % step->count == 0) inf_pipeline_poll(m->pipeline);
             continue;
         }
         INF_ASSERT(depth < PLAN_REPEAT_DEPTH_MAX);

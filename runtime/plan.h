@@ -168,7 +168,8 @@ typedef struct PlanArg {
 typedef enum StepKind {
     STEP_LAUNCH, /* kernel[kernel] on arg[arg .. arg + narg) */
     STEP_REPEAT, /* the next `nbody` steps, `count` times; from the last iteration when reverse */
-    STEP_POLL    /* messages go on: there was much to compute since the last time */
+    STEP_POLL    /* messages go on: there was much to compute since the last time; in a repeat, in
+                  * every `count`-th iteration of it */
 } StepKind;
 
 typedef struct PlanStep {
