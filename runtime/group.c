@@ -36,14 +36,15 @@ static void refuse_count(const Plan *plan, int ranks, InfPlace place, char **arg
             "%s: error: this program has %d rank%s (dp %d, tp %d, pp %d) and was started as %d\n"
             "  = hint: ",
             plan->model, ranks, ranks == 1 ? "" : "s", plan->dp, plan->tp, plan->pp, place.count);
+    const char *starter = place.starter, *flag = strcmp(starter, "srun") ? "" : "--mpi=pmix ";
     if (ranks > 1)
-        fprintf(stderr, "mpirun -n %d %s %s ..., or without mpirun: %s %s ...\n", ranks, command,
-                more, command, more);
+        fprintf(stderr, "%s -n %d %s%s %s ..., or without %s: %s %s ...\n", starter, ranks, flag,
+                command, more, starter, command, more);
     else
         fprintf(stderr,
-                "without mpirun: %s %s ..., or compile for several ranks: infinic %s "
+                "without %s: %s %s ..., or compile for several ranks: infinic %s "
                 "-D parallel.pp=%d\n",
-                command, more, plan->file, place.count);
+                starter, command, more, plan->file, place.count);
 }
 
 static InfCode check_place(InfError *e, const InfGroup *g, InfPlace place, int rank, int count) {
@@ -51,8 +52,7 @@ static InfCode check_place(InfError *e, const InfGroup *g, InfPlace place, int r
         return inf_fail(e, INF_PEER,
                         "%s started %d processes that %s does not connect\n  = hint: srun "
                         "--mpi=pmix (srun --mpi=list shows what there is), or mpirun -n %d",
-                        getenv("SLURM_PROCID") ? "srun" : "the launcher", place.count,
-                        g->transport->name, g->count);
+                        place.starter, place.count, g->transport->name, g->count);
     if (rank == g->rank && count == g->count) return INF_OK;
     return inf_fail(e, INF_PEER, "%s says rank %d of %d, the environment rank %d of %d",
                     g->transport->name, rank, count, g->rank, g->count);
@@ -114,6 +114,12 @@ InfCode inf_group_start(InfError *e, const Plan *plan, int ranks, int argc, char
     }
     if (ranks == 1) return INF_OK;
     INF_ASSERT(plan->transport);
+    if (place.started && plan->transport->check(e) != INF_OK) {
+        if (place.rank == 0) inf_error_print(e, plan->model);
+        *launched = true;
+        *exit_code = e->code;
+        return INF_OK;
+    }
     if (!place.started) {
         TRY(inf_launch(e, plan->model, plan->transport->name, ranks, argv, exit_code));
         *launched = true;

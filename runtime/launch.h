@@ -18,7 +18,8 @@
 
 /* What the environment says; -1: it does not say. */
 typedef struct InfPlace {
-    bool started; /* by mpirun, mpiexec or srun */
+    bool started;
+    const char *starter; /* "mpirun", "mpiexec", "srun" */
     int rank, count, local_rank, local_count;
 } InfPlace;
 

@@ -6,9 +6,13 @@
  *         which spins in every MPI and starves ranks that share its processor.
  * Why     only programs of several ranks refer to this object, so only those link an MPI library.
  */
+#include <dlfcn.h>
+#include <glob.h>
 #include <limits.h>
 #include <mpi.h>
 #include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -62,6 +66,46 @@ static InfCode await(InfError *e, const char *call, MPI_Request *request, MPI_St
 }
 
 /* --- open and close --- */
+
+#if defined(OPEN_MPI)
+/* Whether this Open MPI has parts that speak PMI-1 or PMI-2, beside those for PMIx. Where no part
+ * is found as a file they may all be inside the library. */
+static bool may_speak_pmi(void) {
+    static const char *const folders[] = {"openmpi", "openmpi/lib/openmpi*", "openmpi*"};
+    char path[PATH_MAX], pattern[PATH_MAX + 64];
+    size_t parts = 0, old = 0;
+    Dl_info info;
+    const void *init = dlsym(RTLD_DEFAULT, "MPI_Init");
+    if (!init || !dladdr(init, &info) || !realpath(info.dli_fname, path)) return true;
+    int length = (int)(strrchr(path, '/') - path);
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        glob_t found;
+        snprintf(pattern, sizeof pattern, "%.*s/%s/mca_pmix_*.so", length, path, folders[i]);
+        if (glob(pattern, GLOB_NOSORT, NULL, &found) != 0) continue;
+        parts += found.gl_pathc;
+        for (size_t k = 0; k < found.gl_pathc; k++)
+            old += strstr(found.gl_pathv[k], "/mca_pmix_s1.") ||
+                   strstr(found.gl_pathv[k], "/mca_pmix_s2.");
+        globfree(&found);
+    }
+    return parts == 0 || old > 0;
+}
+#else
+static bool may_speak_pmi(void) { return true; }
+#endif
+
+/* Ranks that srun starts find each other through what it was asked for; without that MPI_Init ends
+ * the process in a long text. */
+static InfCode check_srun(InfError *e) {
+    InfPlace place = inf_place_find();
+    bool pmi = getenv("PMI_RANK") || getenv("PMI_FD");
+    if (!place.starter || strcmp(place.starter, "srun") != 0 || getenv("PMIX_RANK")) return INF_OK;
+    if (pmi && may_speak_pmi()) return INF_OK;
+    return inf_fail(e, INF_USAGE,
+                    "srun%s does not connect its %d tasks for %s\n  = hint: srun -n %d --mpi=pmix "
+                    "(srun --mpi=list shows what there is), or start it plainly, without srun",
+                    pmi ? " --mpi=pmi2" : "", place.count, inf_transport_mpi.name, place.count);
+}
 
 static InfCode check_tags(InfError *e) {
     int *bound = NULL, found = 0;
@@ -230,6 +274,7 @@ const InfTransport inf_transport_mpi = {
 #else
     .name = "MPI",
 #endif
+    .check = check_srun,
     .open = open_mpi,
     .close = close_mpi,
     .send = send_mpi,

@@ -9,18 +9,20 @@
 
 #include "runtime/launch.h"
 
-/* A starter is present when its `rank` is set; srun's step of one task is an interactive shell. */
+/* A starter is present when its `rank` is set. */
 typedef struct Starter {
+    const char *name;
     const char *rank, *count, *local_rank, *local_count;
-    bool one_is_plain;
 } Starter;
 
+/* Slurm's srun sets PMI_RANK, too, with --mpi=pmi2. */
 static const Starter starters[] = {
-    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE", false},
-    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", false},
-    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, true},
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL},
 };
+enum { STARTERS = sizeof starters / sizeof *starters, SRUN = STARTERS - 1 };
 
 static int number_of(const char *name) {
     const char *text = name ? getenv(name) : NULL;
@@ -29,17 +31,27 @@ static int number_of(const char *name) {
     return text && end != text && *end == '\0' && value >= 0 && value < 1 << 24 ? (int)value : -1;
 }
 
-InfPlace inf_place_find(void) {
-    for (size_t i = 0; i < sizeof starters / sizeof *starters; i++) {
-        const Starter *s = &starters[i];
-        InfPlace p = {.rank = number_of(s->rank),
+static InfPlace place_by(const Starter *s) {
+    return (InfPlace){.starter = s->name,
+                      .rank = number_of(s->rank),
                       .count = number_of(s->count),
                       .local_rank = number_of(s->local_rank),
                       .local_count = number_of(s->local_count)};
-        if (p.rank < 0 || p.count < 1 || (s->one_is_plain && p.count == 1)) continue;
+}
+
+InfPlace inf_place_find(void) {
+    InfPlace srun = place_by(&starters[SRUN]);
+    for (int i = 0; i < STARTERS; i++) {
+        InfPlace p = place_by(&starters[i]);
+        if (p.rank < 0 || p.count < 1) continue;
+        if (p.rank == srun.rank && p.count == srun.count && p.local_count < 0) {
+            p.starter = srun.starter;
+            /* a step of one task is a shell, or a program that starts its ranks itself */
+            if (p.count == 1) continue;
+            /* srun says how many hosts there are */
+            if (number_of("SLURM_STEP_NUM_NODES") == 1) p.local_count = p.count;
+        }
         p.started = true;
-        /* srun says how many hosts there are */
-        if (p.local_count < 0 && number_of("SLURM_STEP_NUM_NODES") == 1) p.local_count = p.count;
         return p;
     }
     return (InfPlace){.rank = -1, .count = -1, .local_rank = -1, .local_count = -1};

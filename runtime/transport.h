@@ -28,6 +28,9 @@ typedef struct InfRequest {
 typedef struct InfTransport {
     const char *name; /* "Open MPI", "MPICH": what the ranks have to be started with */
 
+    /* Before anything else: whether whoever started this process lets open() connect it. All ranks
+     * of one start find the same. */
+    InfCode (*check)(InfError *e);
     /* Connects this process with the others of its run. */
     InfCode (*open)(InfError *e, int *rank, int *count, int *local_rank, int *local_count);
     /* In good order only: waits for every rank. */
