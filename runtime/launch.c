@@ -4,6 +4,9 @@
  * Reads   what the ranks tell through a socket, and what mpirun prints.
  * Writes  the ranks' output to our own, without mpirun's remarks on a failure that the ranks
  *         explain themselves; the first cause on stderr, once.
+ * Hosts   ranks on other hosts cannot reach the socket: what they tell is a line on stderr, which
+ *         relay.c finds. mpirun passes SIGUSR1 on to them, and is ended when they have ended: by
+ *         itself it would wait for ever.
  * Why     mpirun runs so that it does not kill the survivors of a dead rank, and then its own exit
  *         code says nothing.
  */
@@ -36,6 +39,8 @@ enum { TELL_MAGIC = 0x696e6672, TELL_BYTES_MAX = 32000, WORDS_MAX = 24, PIPE_BYT
  * that mpirun has to end when asked; after its end, for what it has written. */
 enum { LEAVE_MS = 1500, FIRST_MS = 6000, TERM_MS = 4000, DRAIN_MS = 1000, TICK_MS = 100 };
 
+enum { AWAY = -1 };
+
 typedef struct TellHead {
     uint32_t magic;
     int32_t what, rank, code, pid, early;
@@ -54,7 +59,9 @@ typedef struct Launcher {
     bool over;
     int inbox, alarm, out; /* what ranks tell; signals; mpirun's stdout */
     InfRelay err;          /* mpirun's stderr */
-    pid_t *pid;            /* of each rank that has told; else 0 */
+    pid_t *pid;            /* of each rank that has told; else 0; AWAY on another host */
+    bool away;             /* some are on other hosts */
+    int ender;             /* the signal that asks mpirun to end */
     bool caused, early, ended;
     int rank, end_code, out_errno;
     InfCode code;
@@ -74,6 +81,16 @@ typedef struct Launcher {
 static void job_name(char *out, size_t bytes) {
     const char *job = getenv("INFINIC_JOB");
     snprintf(out, bytes, "infinic-job-%.64s", job ? job : "");
+}
+
+/* The launcher, on another host, finds this line in what mpirun passes on. */
+static void tell_by_stream(const TellHead *t, const char *text) {
+    char line[INF_RELAY_LINE_MAX];
+    bool here = t->what == INF_TELL_here; /* else the rank prints the text itself */
+    int n = snprintf(line, sizeof line, "%c%s %d %d %d %d %.200s\n", INF_RELAY_MARK,
+                     getenv("INFINIC_JOB"), t->what, t->rank, t->code, t->early,
+                     here && *text ? text : "-");
+    if (n > 0 && write(STDERR_FILENO, line, (size_t)n) < 0) errno = 0;
 }
 
 bool inf_launch_tell(InfTold told) {
@@ -96,6 +113,7 @@ bool inf_launch_tell(InfTold told) {
         ok = sendto(fd, bytes, sizeof head + length, MSG_NOSIGNAL, (struct sockaddr *)&to,
                     inf_abstract_address(name, &to)) > 0;
     }
+    if (!ok) tell_by_stream(&head, text);
     free(bytes);
     close(fd);
     return ok;
@@ -146,29 +164,58 @@ static void pass_on(Launcher *l, int number) {
         if (l->pid[r] > 0) kill(l->pid[r], number);
 }
 
-static void take_cause(Launcher *l, const Tell *told) {
-    if (l->caused || l->ended) return;
-    l->caused = true;
-    l->early = told->head.early;
-    l->rank = told->head.rank;
-    l->code = (InfCode)told->head.code;
-    l->text = strdup(told->text);
-    l->kill_at_ms = inf_clock_ms() + (l->rank == INF_NO_RANK ? LEAVE_MS : FIRST_MS);
+/* A signal that asks the ranks to stop. They agree on it, so it need not reach all. */
+static void ask(Launcher *l, int number) {
+    bool near = false;
+    for (int r = 0; r < l->ranks; r++) near = near || l->pid[r] > 0;
+    pass_on(l, number);
+    if (!near && l->away) kill(l->mpirun, SIGUSR1);
+}
+
+static void take_told(Launcher *l, const TellHead *t, const char *text) {
+    switch ((InfTell)t->what) {
+    case INF_TELL_here:
+        if (t->rank < 0 || t->rank >= l->ranks) return;
+        l->pid[t->rank] = t->pid;
+        l->away = l->away || t->pid == AWAY;
+        snprintf(l->job, sizeof l->job, "%.63s", text);
+        if (l->asked) ask(l, l->asked);
+        break;
+    case INF_TELL_cause:
+        if (l->caused || l->ended) return;
+        l->caused = true;
+        l->early = t->early;
+        l->rank = t->rank;
+        l->code = (InfCode)t->code;
+        l->text = strdup(text);
+        l->kill_at_ms = inf_clock_ms() + (l->rank == INF_NO_RANK || l->away ? LEAVE_MS : FIRST_MS);
+        break;
+    case INF_TELL_end:
+        if (l->caused) return;
+        l->ended = true;
+        l->end_code = t->code;
+        if (l->away && t->code != INF_OK) l->kill_at_ms = inf_clock_ms() + LEAVE_MS;
+        break;
+    }
 }
 
 static void read_inbox(Launcher *l) {
     static Tell in; /* too large for a stack */
-    for (ssize_t n; (n = receive(l->inbox, (char *)&in, sizeof in)) >= 0;) {
-        const TellHead *t = &in.head;
-        if ((size_t)n < sizeof *t || t->magic != TELL_MAGIC) continue;
-        if (t->what == INF_TELL_here && t->rank >= 0 && t->rank < l->ranks) {
-            l->pid[t->rank] = t->pid;
-            snprintf(l->job, sizeof l->job, "%.63s", in.text);
-            if (l->asked) kill(t->pid, l->asked);
-        }
-        if (t->what == INF_TELL_cause) take_cause(l, &in);
-        if (t->what == INF_TELL_end && !l->caused) l->ended = true, l->end_code = t->code;
-    }
+    for (ssize_t n; (n = receive(l->inbox, (char *)&in, sizeof in)) >= 0;)
+        if ((size_t)n >= sizeof in.head && in.head.magic == TELL_MAGIC)
+            take_told(l, &in.head, in.text);
+}
+
+/* A line of tell_by_stream; one of another job is dropped. */
+static void read_line(void *of, const char *line) {
+    TellHead t = {.pid = AWAY};
+    char job[INF_RELAY_LINE_MAX], text[INF_RELAY_LINE_MAX];
+    const char *own = getenv("INFINIC_JOB");
+    int early = 0;
+    if (sscanf(line, "%511s %d %d %d %d %511s", job, &t.what, &t.rank, &t.code, &early, text) != 6)
+        return;
+    t.early = early;
+    if (own && strcmp(job, own) == 0) take_told(of, &t, strcmp(text, "-") == 0 ? "" : text);
 }
 
 /* --- signals, and ranks that do not end --- */
@@ -186,7 +233,7 @@ static void read_alarm(Launcher *l) {
         } else {
             l->asked = number;
             l->interrupts += number == SIGINT;
-            pass_on(l, number);
+            ask(l, number);
             if (l->interrupts != 2) continue;
             l->err.mute = true; /* ends at once, without a word */
             l->kill_at_ms = inf_clock_ms() + DRAIN_MS;
@@ -205,10 +252,10 @@ static bool all_have_told(const Launcher *l) {
 static void end_the_rest(Launcher *l) {
     if (l->over || l->kill_at_ms <= 0 || inf_clock_ms() < l->kill_at_ms) return;
     pass_on(l, SIGKILL);
-    if (l->kills == 0 && all_have_told(l))
+    if (l->kills == 0 && all_have_told(l) && !l->away)
         l->kills = 1; /* it ends when they have */
     else if (l->kills <= 1)
-        kill(l->mpirun, SIGTERM), l->kills = 2;
+        kill(l->mpirun, l->ender), l->kills = 2;
     else
         kill(l->mpirun, SIGKILL);
     l->kill_at_ms = inf_clock_ms() + (l->kills == 1 ? LEAVE_MS : TERM_MS);
@@ -352,16 +399,19 @@ static InfCode make_words(InfError *e, Launcher *l, const char *mpi, char **argv
     return add_arguments(e, l, argv);
 }
 
-/* In the child: nothing but calls that are safe after fork. */
-static _Noreturn void become_mpirun(char **words, int out, int err, int told, pid_t parent) {
-    sigset_t none;
+/* In the child: nothing but calls that are safe after fork. A batch system sends SIGTERM to all
+ * processes of a job, and an mpirun that got it would kill ranks that are saving; Open MPI's is
+ * ended by SIGHUP as well, so SIGTERM is kept from it (its ranks unblock it). */
+static _Noreturn void become_mpirun(const Launcher *l, int out, int err, int told, pid_t parent) {
+    sigset_t blocked;
     int nothing = open("/dev/null", O_RDONLY);
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
+    sigemptyset(&blocked);
+    if (l->ender != SIGTERM) sigaddset(&blocked, SIGTERM);
+    sigprocmask(SIG_SETMASK, &blocked, NULL);
     setpgid(0, 0); /* the terminal's signals are for the launcher, which passes them on */
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    prctl(PR_SET_PDEATHSIG, l->ender);
     if (getppid() == parent && dup2(nothing, 0) >= 0 && dup2(out, 1) >= 0 && dup2(err, 2) >= 0)
-        execv(words[0], words);
+        execv(l->words[0], l->words);
     int why = errno;
     if (write(told, &why, sizeof why) < 0) _exit(126);
     _exit(127);
@@ -381,7 +431,7 @@ static InfCode start(InfError *e, Launcher *l) {
         return inf_fail_errno(e, "pipe2", "starting the ranks");
     l->mpirun = fork();
     if (l->mpirun < 0) return inf_fail_errno(e, "fork", l->words[0]);
-    if (l->mpirun == 0) become_mpirun(l->words, out[1], err[1], told[1], parent);
+    if (l->mpirun == 0) become_mpirun(l, out[1], err[1], told[1], parent);
     close(out[1]), close(err[1]), close(told[1]);
     l->out = out[0];
     l->err.fd = err[0];
@@ -438,7 +488,11 @@ static InfCode launch(InfError *e, Launcher *l, const char *mpi, char **argv, in
 
 InfCode inf_launch(InfError *e, const char *program, const char *mpi, int ranks, char **argv,
                    int *exit_code) {
-    Launcher l = {.program = program, .ranks = ranks, .rank = INF_NO_RANK};
+    Launcher l = {.program = program,
+                  .ranks = ranks,
+                  .rank = INF_NO_RANK,
+                  .ender = strcmp(mpi, "Open MPI") == 0 ? SIGHUP : SIGTERM,
+                  .err = {.tell = read_line, .of = &l}};
     InfCode code = launch(e, &l, mpi, argv, exit_code);
     free(l.words);
     free(l.joined);

@@ -30,13 +30,16 @@ static bool begins(const char *line, const char *with) {
     return strncmp(line, with, strlen(with)) == 0;
 }
 
-/* "[host:123] ..." of Open MPI; "[mpiexec@host] ...", "[proxy:0:0@host] ..." and the lines of a box
- * of MPICH. */
+/* "[host:123] ..." and "mpirun: ..." of Open MPI; "[mpiexec@host] ...", "[proxy:0:0@host] ..." and
+ * the lines of a box of MPICH. */
 static bool is_tagged(const char *line, size_t n) {
+    static const char *const begin[] = {"mpirun: ",   "mpirun.openmpi: ",
+                                        "mpiexec: ",  "[mpiexec@",
+                                        "[proxy:",    "=   ",
+                                        "==========", "YOUR APPLICATION TERMINATED WITH"};
     size_t i = 1;
-    if (begins(line, "[mpiexec@") || begins(line, "[proxy:") || begins(line, "=   ") ||
-        begins(line, "==========") || begins(line, "YOUR APPLICATION TERMINATED WITH"))
-        return true;
+    for (size_t k = 0; k < sizeof begin / sizeof *begin; k++)
+        if (begins(line, begin[k])) return true;
     if (n < 5 || line[0] != '[') return false;
     while (i < n && line[i] != ':' && line[i] != ']' && line[i] != ' ') i++;
     if (i == 1 || i >= n || line[i] != ':') return false;
@@ -63,26 +66,52 @@ static void end_line(InfRelay *r) {
 
 /* A line that cannot be a remark goes out as it comes. */
 static bool may_be_remark(const InfRelay *r) {
-    return r->inside || (r->line[0] && strchr("[-=Y", r->line[0]));
+    return r->inside || (r->line[0] && strchr("[-=Ym", r->line[0]));
+}
+
+/* Collects `part` bytes of a line; returns how many it had room for. */
+static size_t collect(InfRelay *r, const char *at, size_t part) {
+    if (part > sizeof r->line - 1 - r->length) part = sizeof r->line - 1 - r->length;
+    memcpy(r->line + r->length, at, part);
+    r->length += part;
+    return part;
+}
+
+/* The line behind a mark, which may stand inside another line. */
+static size_t take_told(InfRelay *r, const char *at, size_t n) {
+    const char *newline = memchr(at, '\n', n);
+    size_t part = collect(r, at, newline ? (size_t)(newline - at) : n);
+    if (!newline && r->length < sizeof r->line - 1) return part;
+    r->line[r->length] = '\0';
+    r->length = 0;
+    r->telling = false;
+    r->tell(r->of, r->line);
+    return part + (newline == at + part);
+}
+
+static size_t take_said(InfRelay *r, const char *at, size_t n) {
+    const char *mark = memchr(at, INF_RELAY_MARK, n);
+    const char *newline = memchr(at, '\n', mark ? (size_t)(mark - at) : n);
+    size_t part = newline ? (size_t)(newline - at) + 1 : mark ? (size_t)(mark - at) : n;
+    if (part == 0) { /* the mark */
+        if (r->length > 0) end_line(r);
+        r->telling = true;
+        return 1;
+    }
+    if (!r->open_line && r->length == 0) r->line[0] = at[0];
+    if (r->open_line || !may_be_remark(r)) {
+        print(r, at, part);
+        r->open_line = !newline;
+    } else {
+        part = collect(r, at, part);
+        if (at[part - 1] == '\n' || r->length == sizeof r->line - 1) end_line(r);
+    }
+    return part;
 }
 
 static void take(InfRelay *r, const char *at, size_t n) {
-    while (n > 0) {
-        const char *newline = memchr(at, '\n', n);
-        size_t part = newline ? (size_t)(newline - at) + 1 : n;
-        if (!r->open_line && r->length == 0) r->line[0] = at[0];
-        if (r->open_line || !may_be_remark(r)) {
-            print(r, at, part);
-            r->open_line = !newline;
-        } else {
-            if (part > sizeof r->line - 1 - r->length) part = sizeof r->line - 1 - r->length;
-            memcpy(r->line + r->length, at, part);
-            r->length += part;
-            if (at[part - 1] == '\n' || r->length == sizeof r->line - 1) end_line(r);
-        }
-        at += part;
-        n -= part;
-    }
+    for (size_t part; n > 0; at += part, n -= part)
+        part = r->telling ? take_told(r, at, n) : take_said(r, at, n);
 }
 
 bool inf_relay_read(InfRelay *r) {

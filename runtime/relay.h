@@ -12,15 +12,21 @@
 
 enum { INF_RELAY_LINE_MAX = 512, INF_RELAY_HELD_MAX = 16384 };
 
+/* Begins a line that is meant for the launcher alone: a rank on another host tells something. */
+enum { INF_RELAY_MARK = 0x1e };
+
 typedef struct InfRelay {
     int fd;
     bool mute;      /* drops everything */
     bool inside;    /* between two lines of dashes */
+    bool telling;   /* behind a mark */
     bool open_line; /* its beginning is out, so the rest follows: progress on a terminal */
     size_t length;  /* of the line's beginning that is looked at */
     char line[INF_RELAY_LINE_MAX];
     size_t held_length;
     char held[INF_RELAY_HELD_MAX];
+    void (*tell)(void *of, const char *line); /* what follows a mark, without the newline */
+    void *of;
 } InfRelay;
 
 /* Everything there is now; false at the end of the stream. */

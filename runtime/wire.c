@@ -116,22 +116,43 @@ int inf_wire_listen_tcp(bool loopback, InfWireBook *out) {
     return fd;
 }
 
-static int connect_one(const struct sockaddr_storage *to) {
+/* Begins to connect; it is done when the socket can be written. */
+static int begin_connect(const struct sockaddr_storage *to) {
     socklen_t length =
         to->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
-    int fd = socket(to->ss_family, FLAGS, 0), on = 1, why = 0;
+    int fd = socket(to->ss_family, FLAGS, 0), on = 1;
     if (fd < 0) return -1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (connect(fd, (const struct sockaddr *)to, length) == 0) return fd;
-    struct pollfd p = {.fd = fd, .events = POLLOUT};
-    length = sizeof why;
-    bool ok = errno == EINPROGRESS && poll(&p, 1, CONNECT_MS) == 1 &&
-              getsockopt(fd, SOL_SOCKET, SO_ERROR, &why, &length) == 0 && why == 0;
-    return ok ? fd : give_up(fd);
+    bool begun = connect(fd, (const struct sockaddr *)to, length) == 0 || errno == EINPROGRESS;
+    return begun ? fd : give_up(fd);
 }
 
+static bool is_connected(int fd) {
+    int why = 0;
+    socklen_t length = sizeof why;
+    return getsockopt(fd, SOL_SOCKET, SO_ERROR, &why, &length) == 0 && why == 0;
+}
+
+/* All addresses at once, because those of networks that do not reach here do not answer at all: the
+ * first that does is taken. */
 int inf_wire_connect_tcp(const InfWireBook *book) {
-    int fd = -1;
-    for (int i = 0; i < book->count && fd < 0; i++) fd = connect_one(&book->address[i]);
-    return fd;
+    struct pollfd p[INF_WIRE_ADDRESSES_MAX];
+    int waiting = 0, taken = -1;
+    for (int i = 0; i < book->count; i++) {
+        p[i] = (struct pollfd){.fd = begin_connect(&book->address[i]), .events = POLLOUT};
+        waiting += p[i].fd >= 0;
+    }
+    while (waiting > 0 && taken < 0 && poll(p, (nfds_t)book->count, CONNECT_MS) > 0)
+        for (int i = 0; i < book->count && taken < 0; i++) {
+            if (p[i].fd < 0 || !p[i].revents) continue;
+            if (is_connected(p[i].fd))
+                taken = p[i].fd;
+            else
+                close(p[i].fd);
+            p[i].fd = -1;
+            waiting--;
+        }
+    for (int i = 0; i < book->count; i++)
+        if (p[i].fd >= 0) close(p[i].fd);
+    return taken;
 }
