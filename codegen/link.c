@@ -215,10 +215,6 @@ static int place_output(const char *made, const char *output) {
     return io_error("cannot write", output);
 }
 
-static bool has_several_ranks(const Program *p) {
-    return p->plans.n > 1;
-}
-
 static int check_mpi(void) {
     if (INFINIC_MPI_LIBS[0]) return 0;
     fprintf(stderr,
@@ -246,11 +242,11 @@ static int compile_program(const Program *p, const LinkOptions *options, bool cu
     if (!cuda || options->march) cc_add(&cc, march); /* without kernels any processor will do */
     for (const char *const *flag = loop_c_flags; *flag; flag++) cc_add(&cc, *flag);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) cc_add(&cc, files[i]);
-    if (has_several_ranks(p)) cc_add_words(&cc, mpi);
+    if (program_is_joint(p)) cc_add_words(&cc, mpi);
     cc_add_words(&cc, libs);
     if (options->verbose) print_command(&cc);
     int rc = run_cc(&cc);
-    if (rc == EXIT_INTERNAL && has_several_ranks(p))
+    if (rc == EXIT_INTERNAL && program_is_joint(p))
         fprintf(stderr,
                 "  = hint: programs of several ranks link MPI (%s): is it installed? (Debian, "
                 "Ubuntu: apt-get install libopenmpi-dev)\n",
@@ -259,7 +255,7 @@ static int compile_program(const Program *p, const LinkOptions *options, bool cu
 }
 
 int codegen_link(const Program *p, const LinkOptions *options) {
-    int rc = has_several_ranks(p) ? check_mpi() : 0;
+    int rc = program_is_joint(p) ? check_mpi() : 0;
     if (!rc) rc = temp_create();
     if (!rc) rc = write_program(p);
     if (!rc) rc = write_bytes("libinfinic_runtime.a", options->archive, options->archive_bytes);

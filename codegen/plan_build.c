@@ -40,7 +40,9 @@ static PlanArg plan_arg(Program *p, const Graph *g, Val v) {
 enum { POLL_BYTES = 1 << 20 };
 
 /* Where ranks send messages by the processor, these go on only when they are looked at. */
-static bool polls(const Program *p) { return p->nrank > 1 && p->mod->target == TARGET_c; }
+static bool polls(const Program *p) {
+    return program_is_joint(p) && p->mod->target == TARGET_c;
+}
 
 static void push_poll(Program *p, int64_t every) {
     PlanStep step = {.kind = STEP_POLL, .count = every};
@@ -136,6 +138,7 @@ static uint32_t plan_chunk(Program *p, const char *name, const char *graph,
     PlanChunk chunk = {.name = name, .begin = p->steps.n};
     const Graph *g = module_graph(p->mod, graph);
     if (g) plan_steps(p, g, wanted);
+    if (wanted == is_backward || wanted == is_weight_part) plan_reduce_steps(p);
     chunk.end = p->steps.n;
     vec_push(p->arena, &p->chunks, chunk);
     return p->chunks.n - 1 - p->at.chunk;
@@ -186,6 +189,18 @@ static uint32_t task_chunk(const Program *p, const TrainChunks *c, const Task *t
     return by_kind[t->kind];
 }
 
+/* Whether a rank writes no gradients after its task i. */
+static bool is_last(const RankTasks *rank, int i) {
+    bool writes = false;
+    for (int k = i; k < rank->ntask; k++) {
+        TaskKind kind = rank->task[k].kind;
+        writes = kind == TASK_backward || kind == TASK_weight;
+        if (writes && k > i) return false;
+        if (k == i && !writes) return false;
+    }
+    return true;
+}
+
 static void push_task(Program *p, const Task *t, uint32_t program) {
     PlanTask row = {.kind = (uint8_t)t->kind,
                     .chunk = t->chunk,
@@ -205,9 +220,14 @@ static void plan_train_tasks(Program *p, const TrainChunks *chunks) {
     for (int r = 0; r < p->table->ranks; r++) {
         const RankTasks *tasks = &p->table->rank[r];
         if (p->mod->chunk != NULL && r != p->mod->rank) continue;
-        p->train_rank[r] = (PlanRank){.task = p->tasks.n, .ntask = (uint32_t)tasks->ntask};
-        for (int i = 0; i < tasks->ntask; i++)
+        uint32_t begin = p->tasks.n;
+        for (int i = 0; i < tasks->ntask; i++) {
             push_task(p, &tasks->task[i], task_chunk(p, chunks, &tasks->task[i]));
+            if (!is_last(tasks, i)) continue;
+            p->tasks.data[p->tasks.n - 1].last = 1;
+            plan_reduce_tasks(p);
+        }
+        p->train_rank[r] = (PlanRank){.task = begin, .ntask = p->tasks.n - begin};
     }
 }
 
@@ -494,6 +514,8 @@ static void plan_point_to_tables(Program *p) {
         if (plan->nparam) plan->param = p->params.data + at->param;
         if (plan->nalias) plan->alias = p->aliases.data + at->alias;
         if (plan->nbuffer) plan->buffer = p->buffers.data + at->buffer;
+        if (plan->nbucket) plan->bucket = p->buckets.data + at->bucket;
+        if (plan->nbucket) plan->ready = p->ready.data + at->ready;
         plan->chunk = p->chunks.data + at->chunk;
         plan->program = p->programs.data + at->program;
         plan->kernel = p->plan_kernels.data, plan->nkernel = p->plan_kernels.n;
@@ -565,9 +587,12 @@ static void plan_rank(Program *p) {
                        .alias = p->aliases.n,
                        .chunk = p->chunks.n,
                        .program = p->programs.n,
-                       .buffer = p->buffers.n};
+                       .buffer = p->buffers.n,
+                       .bucket = p->buckets.n,
+                       .ready = p->ready.n};
     Plan plan = plan_head(p);
     plan_params(p);
+    plan_buckets(p);
     plan_programs(p, &plan.finish);
     plan_train(p, &plan);
     plan_generate(p, &plan);
@@ -579,6 +604,7 @@ static void plan_rank(Program *p) {
     plan.nchunk = p->chunks.n - p->at.chunk;
     plan.nprogram = p->programs.n - p->at.program;
     plan.nbuffer = p->buffers.n - p->at.buffer;
+    plan.nbucket = p->buckets.n - p->at.bucket;
     vec_push(p->arena, &p->plans, plan);
     vec_push(p->arena, &p->rows, p->at);
 }

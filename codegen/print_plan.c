@@ -191,6 +191,11 @@ static void print_steps(const Program *p, FILE *out) {
                     r->kernel, r->arg, r->narg);
         else if (r->kind == STEP_POLL)
             fprintf(out, "    {.kind = STEP_POLL, .count = %" PRId64 ", .scope = ", r->count);
+        else if (r->kind == STEP_REDUCE)
+            fprintf(out,
+                    "    {.kind = STEP_REDUCE, .count = %" PRId64 ", .first = %" PRId64
+                    ", .scope = ",
+                    r->count, r->first);
         else
             fprintf(out,
                     "    {.kind = STEP_REPEAT, .nbody = %u, .reverse = %u, .count = %" PRId64
@@ -216,6 +221,7 @@ static void print_steps(const Program *p, FILE *out) {
         }
         print_time(out, ", .start = ", r->start);
         print_time(out, ", .length = ", r->length);
+        if (r->last) fputs(", .last = 1", out);
         fputs("},\n", out);
     }
     fputs("};\n\n", out);
@@ -269,6 +275,20 @@ static void print_shares(const Program *p, FILE *out) {
         fprintf(out, "    {%d, %d, %" PRId64 ", %" PRId64 ", %" PRId64 "},\n", r->from_rank,
                 r->to_rank, r->bytes, r->from_at, r->to_at);
     }
+    fputs("};\n\n", out);
+}
+
+static void print_buckets(const Program *p, FILE *out) {
+    if (p->buckets.n == 0) return;
+    fputs("static const PlanBucket buckets[] = {\n", out);
+    for (uint32_t i = 0; i < p->buckets.n; i++) {
+        const PlanBucket *r = &p->buckets.data[i];
+        fprintf(out, "    {%d, %" PRId64 ", %" PRId64 "},\n", r->local, r->at, r->bytes);
+    }
+    fputs("};\n\nstatic const PlanReady ready[] = {\n", out);
+    for (uint32_t i = 0; i < p->ready.n; i++)
+        fprintf(out, "    {%u, %" PRId64 "},\n", p->ready.data[i].bucket,
+                p->ready.data[i].iteration);
     fputs("};\n\n", out);
 }
 
@@ -496,6 +516,8 @@ static void print_plan(const Program *p, uint32_t rank, uint64_t hash, FILE *out
     print_table_field(out, "task", "tasks", p->tasks.n);
     print_rows_field(out, "message", "messages", 0, plan->nmessage);
     print_rows_field(out, "share", "shares", 0, plan->nshare);
+    print_rows_field(out, "bucket", "buckets", at->bucket, plan->nbucket);
+    if (plan->nbucket) fprintf(out, "        .ready = ready + %u,\n", at->ready);
     print_rows_field(out, "stage", "stages", 0, plan->nstage);
     print_rows_field(out, "unit", "units", 0, plan->nunit);
     print_rows_field(out, "program", "programs", at->program, plan->nprogram);
@@ -503,7 +525,7 @@ static void print_plan(const Program *p, uint32_t rank, uint64_t hash, FILE *out
     print_rows_field(out, "buffer", "buffers", at->buffer, plan->nbuffer);
     print_rows_field(out, "matmul", "matmuls", 0, plan->nmatmul);
     print_rows_field(out, "image", "images", 0, plan->nimage);
-    if (p->nrank > 1) fputs("        .transport = &inf_transport_mpi,\n", out);
+    if (program_is_joint(p)) fputs("        .transport = &inf_transport_mpi,\n", out);
     if (program_exchanges(p)) print_finish(&plan->finish, out);
     print_train(&plan->train, out);
     print_generate(&plan->generate, out);
@@ -545,6 +567,7 @@ void plan_print(const Program *p, uint64_t hash, FILE *out) {
     print_steps(p, out);
     print_messages(p, out);
     print_shares(p, out);
+    print_buckets(p, out);
     print_stages(p, out);
     print_programs(p, out);
     print_buffers(p, out);

@@ -33,7 +33,7 @@ typedef struct KernelRow {
 
 /* Where a rank's rows begin in the tables that ranks do not share. */
 typedef struct RankRows {
-    uint32_t param, alias, chunk, program, buffer;
+    uint32_t param, alias, chunk, program, buffer, bucket, ready;
 } RankRows;
 
 struct Program {
@@ -63,6 +63,8 @@ struct Program {
     VEC(PlanTask) tasks;
     VEC(PlanMessage) messages;
     VEC(PlanShare) shares;
+    VEC(PlanBucket) buckets;
+    VEC(PlanReady) ready;
     VEC(PlanStage) stages;
     VEC(PlanUnit) units;
     VEC(PlanProgram) programs;
@@ -72,10 +74,15 @@ struct Program {
     VEC(RankRows) rows;
 };
 
+/* Whether it runs as several processes. */
+static inline bool program_is_joint(const Program *p) {
+    return p->nrank > 1 || p->mod->parallel.dp > 1;
+}
+
 /* Whether the step ends with an exchange (PlanFinish): of several ranks, or of one that is to do as
  * if there were. */
 static inline bool program_exchanges(const Program *p) {
-    return p->nrank > 1 || p->table->loopback;
+    return program_is_joint(p) || p->table->loopback;
 }
 
 /* Index of the kernel row for a kernel node of g, lowering it when it is new. */
@@ -100,6 +107,13 @@ void plan_messages(Program *p);
 void plan_shares(Program *p);
 void plan_eval_tasks(Program *p, uint32_t first); /* of this rank; first: its first eval chunk */
 void plan_windows(const Program *p, const Task *t, PlanTask *row);
+
+/* What replicas add up (plan_buckets.c): the buckets of the rank at hand, and the steps that begin
+ * them at the end of what writes gradients. */
+void plan_buckets(Program *p);
+void plan_reduce_steps(Program *p);
+/* The rows behind the last task of a rank's step that writes gradients. */
+void plan_reduce_tasks(Program *p);
 
 /* A matrix product with its epilogue as a row for the device's library (plan_matmul.c). */
 PlanMatmul plan_matmul(const Graph *body);

@@ -50,11 +50,19 @@ static void check_size(Lower *l) {
 /* Layouts that this version does not build are refused by name, after what is wrong in any. */
 static void check_layout(Lower *l) {
     const ParallelSettings *p = &l->mod->parallel;
+    const char *reduce = settings_text(l, KEY_parallel_reduce);
+    bool ordered = reduce != NULL && strcmp(reduce, "ordered") == 0;
     const struct {
-        const char *name;
-        int64_t value;
+        bool asked;
         KeyId key;
-    } sizes[] = {{"dp", p->dp, KEY_parallel_dp}, {"tp", p->tp, KEY_parallel_tp}};
+        const char *what, *instead, *hint;
+    } unbuilt[] = {
+        {p->tp > 1, KEY_parallel_tp, "tp > 1", "keeps layers whole", "tp=1"},
+        {p->dp > 1 && p->zero > 0, KEY_parallel_zero, "zero > 0 with dp > 1", "shards nothing",
+         "zero=0"},
+        {p->dp > 1 && ordered, KEY_parallel_reduce, "reduce = ordered with dp > 1",
+         "sums in a tree", "reduce=tree"},
+    };
     const Value *heads = config_find(l, "n_head");
     uint32_t errors = l->diag->error_count;
     if (heads != NULL && heads->kind == VALUE_int && p->tp > 0 && heads->dim.value % p->tp != 0)
@@ -67,13 +75,13 @@ static void check_layout(Lower *l) {
     check_pipeline(l);
     check_global_batch(l);
     check_size(l);
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]) && l->diag->error_count == errors;
+    for (size_t i = 0; i < sizeof(unbuilt) / sizeof(unbuilt[0]) && l->diag->error_count == errors;
          i++) {
-        if (sizes[i].value <= 1) continue;
-        DiagRef e = diag_error(l->diag, E020, l->settings.key_span[sizes[i].key],
-                               "%s = %" PRId64 " is not built yet: this version runs on one rank",
-                               sizes[i].name, sizes[i].value);
-        diag_hint(l->diag, e, "-D parallel.%s=1", sizes[i].name);
+        if (!unbuilt[i].asked) continue;
+        DiagRef e =
+            diag_error(l->diag, E020, l->settings.key_span[unbuilt[i].key],
+                       "%s is not built yet: this version %s", unbuilt[i].what, unbuilt[i].instead);
+        diag_hint(l->diag, e, "-D parallel.%s", unbuilt[i].hint);
     }
 }
 

@@ -18,7 +18,8 @@ static bool has_layers(const Module *m) {
 }
 
 bool norm_is_apart(const Module *m) {
-    return m->target == TARGET_c || m->nrank > 1 || m->parallel.loopback || has_layers(m);
+    return m->target == TARGET_c || m->nrank > 1 || m->parallel.dp > 1 || m->parallel.loopback ||
+           has_layers(m);
 }
 
 enum { PARTS_MAX = 1024, PART_ELEMS_MIN = 4096 };

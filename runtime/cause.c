@@ -13,7 +13,7 @@ static const char *const kinds[] = {
     [PTASK_forward] = "forward",      [PTASK_backward] = "backward",
     [PTASK_input] = "input gradient", [PTASK_weight] = "weight gradient",
     [PTASK_update] = "update",        [PTASK_send] = "message",
-    [PTASK_recv] = "message",
+    [PTASK_recv] = "message",          [PTASK_reduce] = "sum over replicas",
 };
 
 /* The row of a rank's table in words, "" when there is none. */

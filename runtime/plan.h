@@ -168,8 +168,10 @@ typedef struct PlanArg {
 typedef enum StepKind {
     STEP_LAUNCH, /* kernel[kernel] on arg[arg .. arg + narg) */
     STEP_REPEAT, /* the next `nbody` steps, `count` times; from the last iteration when reverse */
-    STEP_POLL    /* messages go on: there was much to compute since the last time; in a repeat, in
+    STEP_POLL,   /* messages go on: there was much to compute since the last time; in a repeat, in
                   * every `count`-th iteration of it */
+    STEP_REDUCE  /* in a chunk's last task of the step that writes gradients: these buckets of
+                  * Plan.ready are complete, [first, first + count) */
 } StepKind;
 
 typedef struct PlanStep {
@@ -179,7 +181,7 @@ typedef struct PlanStep {
     uint32_t nbody;
     uint8_t reverse;
     int64_t count;
-    int64_t first;     /* random numbers count iterations from here */
+    int64_t first;     /* random numbers count iterations from here; reduce: index of a row */
     const char *scope; /* "transformer.h.*.attn"; for traces and messages */
 } PlanStep;
 
@@ -197,6 +199,7 @@ typedef enum PlanTaskKind {
     PTASK_update,
     PTASK_send,
     PTASK_recv,
+    PTASK_reduce, /* a bucket is summed over the replicas: begun by a STEP_REDUCE before */
 } PlanTaskKind;
 
 /* What of a rank's memory a task works in: from where on the regions data and slot begin for it,
@@ -218,9 +221,11 @@ typedef struct PlanTask {
     int32_t microbatch; /* -1 for the update */
     uint32_t program;   /* index into its rank's Plan.chunk */
     int32_t slot;       /* which set of its chunk's activations */
-    int32_t message;    /* send, recv: index into Plan.message; else the one it waits for, or -1 */
+    int32_t message;    /* send, recv: index into Plan.message; reduce: into Plan.bucket; else the
+                           message it waits for, or -1 */
     int64_t window[PLAN_WINDOW_COUNT]; /* bytes */
     double start, length;              /* predicted, in the unit of Plan.makespan */
+    uint8_t last; /* nothing after it in this step writes its chunk's gradients: its buckets go */
 } PlanTask;
 
 /* What a chunk of the pipeline holds. */
@@ -256,6 +261,20 @@ typedef struct PlanShare {
     int64_t bytes;
     int64_t from_at, to_at; /* in PLAN_REGION_grad of the two ranks */
 } PlanShare;
+
+/* A piece of this rank's gradients that its replicas add up in one collective, begun as soon as the
+ * last of them is complete. Every gradient is in exactly one. */
+typedef struct PlanBucket {
+    int32_t local;     /* the chunk of this rank whose last backward completes it */
+    int64_t at, bytes; /* in PLAN_REGION_grad; whole blocks of 512 bytes for each replica */
+} PlanBucket;
+
+/* Where a bucket is complete: at a STEP_REDUCE in this iteration of the outermost repeat around
+ * it. */
+typedef struct PlanReady {
+    uint32_t bucket;
+    int64_t iteration; /* -1: in no repeat */
+} PlanReady;
 
 /* How the ranks of a pipeline finish a step, in this order: loss, counts and metrics from the rank
  * of the last chunk to all; the shares; `norm`, which writes some of the squares, zeros elsewhere;
@@ -416,7 +435,8 @@ typedef struct PlanBuffer {
 } PlanBuffer;
 
 /* A rank's part of the program. Where there are several ranks, plans lie in an array, one a rank of
- * the pipeline; they share all tables but parameters, chunks, programs and buffers. */
+ * the pipeline; they share all tables but parameters, chunks, programs, buckets and buffers. Every
+ * plan is run by `dp` replicas: replica r of pipeline rank k is the process of rank r + dp * k. */
 typedef struct Plan {
     int32_t version;
     int32_t rank, ranks;      /* its place in the array, of how many */
@@ -451,6 +471,9 @@ typedef struct Plan {
     uint32_t nmessage;
     const PlanShare *share;
     uint32_t nshare;
+    const PlanBucket *bucket; /* in the order in which they become ready */
+    uint32_t nbucket;
+    const PlanReady *ready;
     PlanFinish finish;
     const struct InfTransport *transport; /* NULL: one rank */
     const PlanStage *stage;               /* by chunk */

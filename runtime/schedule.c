@@ -21,12 +21,14 @@ typedef struct Timeline {
 } Timeline;
 
 static const char letters[] = {'F', 'B', 'I', 'W', 'U'};
-static const int64_t costs[] = {1, 2, 1, 1, 0, 0, 0};
+static const int64_t costs[] = {1, 2, 1, 1, 0, 0, 0, 0};
 static const char *const kind_names[] = {"forward", "backward", "input", "weight",
-                                         "update",  "send",     "recv"};
+                                         "update",  "send",     "recv",  "reduce"};
 
 static bool is_compute(const PlanTask *task) { return task->kind < PTASK_update; }
-static bool is_message(const PlanTask *task) { return task->kind > PTASK_update; }
+static bool is_message(const PlanTask *task) {
+    return task->kind == PTASK_send || task->kind == PTASK_recv;
+}
 
 static const PlanRank *rank_of(const Timeline *t, int rank) {
     return &t->plan->program[0].rank[rank];
@@ -61,7 +63,8 @@ static int64_t ready_at(const Timeline *t, const PlanTask *task) {
     case PTASK_weight: need[0] = end_of(t, PTASK_input, chunk, m); break;
     case PTASK_update:
     case PTASK_send:
-    case PTASK_recv: break;
+    case PTASK_recv:
+    case PTASK_reduce: break;
     }
     int64_t ready = 0;
     for (int i = 0; i < 3; i++) {
@@ -107,8 +110,7 @@ static void fill_index(Timeline *t, size_t units) {
 }
 
 static InfCode timeline_open(InfError *e, const Plan *plan, Timeline *t) {
-    *t = (Timeline){
-        .plan = plan, .ranks = plan->dp * plan->tp * plan->pp, .chunks = plan->pp * plan->vpp};
+    *t = (Timeline){.plan = plan, .ranks = plan->pp, .chunks = plan->pp * plan->vpp};
     size_t units = (size_t)t->chunks * (size_t)plan->program[0].microbatches * PTASK_update;
     uint32_t total = 0;
     for (int r = 0; r < t->ranks; r++) {
@@ -133,6 +135,8 @@ static InfCode timeline_open(InfError *e, const Plan *plan, Timeline *t) {
 static void cell_text(const Plan *plan, const PlanTask *task, char *out, size_t bytes) {
     if (task->kind == PTASK_update)
         snprintf(out, bytes, "U");
+    else if (task->kind == PTASK_reduce)
+        snprintf(out, bytes, "R%d", task->message);
     else if (plan->vpp > 1)
         snprintf(out, bytes, "%c%d_%d", letters[task->kind], task->microbatch, task->local);
     else
@@ -173,6 +177,10 @@ static void print_row(const Timeline *t, int rank, uint32_t step, FILE *out) {
     if (task->kind == PTASK_update)
         fprintf(out, "%4u %4d %-8s %10s %5s %5s %5s %4lld\n", step, rank, type, "-", "-", "-", "-",
                 (long long)t->start[at]);
+    else if (task->kind == PTASK_reduce)
+        fprintf(out, "%4u %4d %-8s %10s %5s %5d %5s    - bucket %d, %lld bytes\n", step, rank, type,
+                "-", "-", task->local, "-", task->message,
+                (long long)t->plan[rank].bucket[task->message].bytes);
     else if (is_message(task))
         fprintf(out, "%4u %4d %-8s %10d %5d %5d %5d    - %s rank %d\n", step, rank, type,
                 task->microbatch, task->chunk, task->local, task->chunk,
@@ -190,7 +198,7 @@ static int cell_width(const Timeline *t) {
     for (int r = 0; r < t->ranks; r++)
         for (uint32_t i = 0; i < rank_of(t, r)->ntask; i++) {
             const PlanTask *task = &t->plan->task[rank_of(t, r)->task + i];
-            if (is_message(task)) continue;
+            if (is_message(task) || task->kind == PTASK_reduce) continue;
             cell_text(t->plan, task, cell, sizeof cell);
             width = strlen(cell) > width ? strlen(cell) : width;
         }
@@ -207,7 +215,7 @@ static void print_grid(const Timeline *t, FILE *out) {
         for (uint32_t i = 0; i < rank_of(t, r)->ntask; i++) {
             uint32_t at = rank_of(t, r)->task + i;
             const PlanTask *task = &t->plan->task[at];
-            if (is_message(task)) continue;
+            if (is_message(task) || task->kind == PTASK_reduce) continue;
             for (; clock < t->start[at]; clock++) fprintf(out, " %-*s", width, ".");
             cell_text(t->plan, task, cell, sizeof cell);
             if (task->kind == PTASK_update)
@@ -376,7 +384,7 @@ static void print_trace(const Timeline *t, FILE *out) {
         for (uint32_t i = 0; i < rank_of(t, r)->ntask; i++) {
             uint32_t at = rank_of(t, r)->task + i;
             const PlanTask *task = &t->plan->task[at];
-            if (is_message(task)) continue;
+            if (is_message(task) || task->kind == PTASK_reduce) continue;
             cell_text(t->plan, task, cell, sizeof cell);
             inf_json_open(&j, '{');
             inf_json_put_text(&j, "name", cell);
