@@ -50,8 +50,6 @@ static void check_size(Lower *l) {
 /* Layouts that this version does not build are refused by name, after what is wrong in any. */
 static void check_layout(Lower *l) {
     const ParallelSettings *p = &l->mod->parallel;
-    const char *reduce = settings_text(l, KEY_parallel_reduce);
-    bool ordered = reduce != NULL && strcmp(reduce, "ordered") == 0;
     const struct {
         bool asked;
         KeyId key;
@@ -60,7 +58,7 @@ static void check_layout(Lower *l) {
         {p->tp > 1, KEY_parallel_tp, "tp > 1", "keeps layers whole", "tp=1"},
         {p->dp > 1 && p->zero > 0, KEY_parallel_zero, "zero > 0 with dp > 1", "shards nothing",
          "zero=0"},
-        {p->dp > 1 && ordered, KEY_parallel_reduce, "reduce = ordered with dp > 1",
+        {p->dp > 1 && p->ordered, KEY_parallel_reduce, "reduce = ordered with dp > 1",
          "sums in a tree", "reduce=tree"},
     };
     const Value *heads = config_find(l, "n_head");
@@ -128,6 +126,7 @@ static void read_split(Lower *l) {
 void settings_layout(Lower *l) {
     const char *order = settings_text(l, KEY_parallel_order);
     const char *messages = settings_text(l, KEY_parallel_messages);
+    const char *reduce = settings_text(l, KEY_parallel_reduce);
     l->mod->parallel =
         (ParallelSettings){.dp = settings_int(l, KEY_parallel_dp, 1),
                            .tp = settings_int(l, KEY_parallel_tp, 1),
@@ -139,6 +138,7 @@ void settings_layout(Lower *l) {
                            .group = settings_int(l, KEY_parallel_group, 0),
                            .schedule_file = settings_text(l, KEY_parallel_schedule),
                            .loopback = messages != NULL && strcmp(messages, "chunks") == 0,
+                           .ordered = reduce != NULL && strcmp(reduce, "ordered") == 0,
                            .any_order = order != NULL && strcmp(order, "any") == 0};
     load_table(l);
     read_split(l);

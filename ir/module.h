@@ -141,6 +141,7 @@ typedef struct ParallelSettings {
     bool together;        /* by the memory plan: weight gradients of layers in the input tasks */
     bool loopback;        /* chunks of one rank talk by messages, too */
     bool any_order;       /* backwards of an imported table need not ascend */
+    bool ordered;         /* microbatches are added as leaves of one tree over all replicas */
     const int64_t *split; /* layers of each chunk by hand; nsplit 0: balanced */
     int nsplit;
     Span split_span;
