@@ -169,10 +169,10 @@ static InfCode run(InfError *e, InfSession *s) {
 
 InfCode inf_bench(InfError *e, const Plan *plan, const InfOptions *o) {
     InfSession s;
-    if (plan->ranks > 1 && inf_option_given(o, OPT_costs))
+    if (inf_plan_processes(plan) > 1 && inf_option_given(o, OPT_costs))
         return inf_fail(e, INF_USAGE,
-                        "costs are measured on one rank: infinic %s -D parallel.pp=1 -D "
-                        "parallel.vpp=1",
+                        "costs are measured on one rank: infinic %s -D parallel.dp=1 -D "
+                        "parallel.pp=1 -D parallel.vpp=1",
                         plan->file);
     TRY(inf_signals_install(e));
     TRY(inf_session_open_synthetic(e, plan, o, &s));

@@ -13,12 +13,13 @@ static const char *const kinds[] = {
     [PTASK_forward] = "forward",      [PTASK_backward] = "backward",
     [PTASK_input] = "input gradient", [PTASK_weight] = "weight gradient",
     [PTASK_update] = "update",        [PTASK_send] = "message",
-    [PTASK_recv] = "message",          [PTASK_reduce] = "sum over replicas",
+    [PTASK_recv] = "message",         [PTASK_reduce] = "sum over replicas",
 };
 
 /* The row of a rank's table in words, "" when there is none. */
 static void task_text(char *out, size_t bytes, const Plan *plan, int rank, int64_t at) {
     const PlanRank *table = plan->nprogram > 0 ? plan->program[0].rank : NULL;
+    rank /= inf_plan_replicas(plan);
     *out = '\0';
     if (!table || at < 0 || at >= (int64_t)table[rank].ntask) return;
     const PlanTask *t = &plan->task[table[rank].task + at];
@@ -48,25 +49,34 @@ static void place_text(char *out, size_t bytes, const Plan *plan, const InfCause
     snprintf(out, bytes, "at step %lld%s", (long long)step, task);
 }
 
+/* "rank 3", with replicas "rank 3 = replica 1 of pipeline rank 1". */
+static void rank_text(char *out, size_t bytes, const Plan *plan, int rank) {
+    int replicas = inf_plan_replicas(plan);
+    int n = snprintf(out, bytes, "rank %d", rank);
+    if (replicas > 1 && n > 0 && (size_t)n < bytes)
+        snprintf(out + n, bytes - (size_t)n, " = replica %d of pipeline rank %d", rank % replicas,
+                 rank / replicas);
+}
+
 void inf_cause_text(char *out, size_t bytes, const Plan *plan, int ranks, const InfCause *c) {
-    char place[256];
+    char place[256], rank[64];
     place_text(place, sizeof place, plan, c);
+    rank_text(rank, sizeof rank, plan, c->rank);
     switch ((InfCauseKind)c->kind) {
     case INF_CAUSE_failed:
-        snprintf(out, bytes, "rank %d gave up with exit code %d %s", c->rank, c->code, place);
+        snprintf(out, bytes, "%s gave up with exit code %d %s", rank, c->code, place);
         break;
     case INF_CAUSE_died:
-        snprintf(out, bytes, "rank %d (process %d) died %s", c->rank, c->pid, place);
+        snprintf(out, bytes, "%s (process %d) died %s", rank, c->pid, place);
         break;
     case INF_CAUSE_silent:
         snprintf(out, bytes,
-                 "rank %d (process %d) has not answered for %d s: it is stopped, or its host is "
+                 "%s (process %d) has not answered for %d s: it is stopped, or its host is "
                  "gone; it was last seen %s",
-                 c->rank, c->pid, INF_SILENT_S, place);
+                 rank, c->pid, INF_SILENT_S, place);
         break;
     case INF_CAUSE_missing:
-        snprintf(out, bytes, "rank %d of %d has not started within %d s", c->rank, ranks,
-                 INF_MISSING_S);
+        snprintf(out, bytes, "%s of %d has not started within %d s", rank, ranks, INF_MISSING_S);
         break;
     case INF_CAUSE_stuck:
         snprintf(out, bytes, "MPI has not connected the %d ranks within %d s", ranks, INF_STUCK_S);

@@ -115,7 +115,7 @@ static InfCode write_state(InfError *e, const char *dir, const Plan *plan, const
 }
 
 /* All ranks bring their values; the folder is one rank's. */
-static bool writes(const InfEngine *m) { return m->plan->rank == 0; }
+static bool writes(const InfEngine *m) { return inf_engine_leads(m); }
 
 static InfCode write_files(InfError *e, const InfParams *params, const InfEngine *m,
                            const char *dir, const InfState *state) {

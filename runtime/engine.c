@@ -81,7 +81,7 @@ static uint32_t most_args(const Plan *plan) {
 static uint32_t task_count(const Plan *plan) {
     uint32_t count = 0;
     for (uint32_t p = 0; p < plan->nprogram; p++)
-        for (int r = 0; r < plan->dp * plan->tp * plan->pp; r++) {
+        for (int r = 0; r < plan->pp; r++) {
             const PlanRank *rank = &plan->program[p].rank[r];
             if (rank->task + rank->ntask > count) count = rank->task + rank->ntask;
         }
@@ -89,15 +89,27 @@ static uint32_t task_count(const Plan *plan) {
 }
 
 /* Ranks talk to each other; chunks of one rank only when told to, on a device (Plan.message). */
-static bool talks(const Plan *plan) { return plan->transport || plan->nmessage > 0; }
+static bool talks(const Plan *plan, const InfGroup *group) {
+    return (plan->transport && group) || plan->nmessage > 0;
+}
+
+static InfCode check_target(InfError *e, const InfEngine *m) {
+    if (m->table->shared || m->plan->dp <= 1) return INF_OK;
+    return inf_fail(
+        e, INF_USAGE,
+        "dp > 1 runs on processors so far: infinic %s --target=cpu, or -D parallel.dp=1",
+        m->plan->file);
+}
 
 InfCode inf_engine_start(InfError *e, const Plan *plan, InfGroup *group, int threads, uint64_t seed,
                          InfEngine *out) {
     *out = (InfEngine){.plan = plan,
                        .table = inf_device_find(plan),
                        .graph_most = GRAPH_NODES_MAX,
+                       .replica = group ? group->replica : 0,
                        .env = {.seed = seed}};
     check_plan(plan);
+    TRY(check_target(e, out));
     memcpy(out->bytes, plan->region_bytes, sizeof out->bytes);
     TRY(out->table->open(e, plan, group, &out->device));
     out->use_graphs = out->table->graphs;
@@ -106,7 +118,7 @@ InfCode inf_engine_start(InfError *e, const Plan *plan, InfGroup *group, int thr
     out->graph = calloc((size_t)plan->nprogram + task_count(plan), sizeof *out->graph);
     if (!out->arg || !out->graphs || !out->graph) return inf_fail(e, INF_IO, "out of memory");
     out->env.threads = inf_threads_set(threads);
-    if (!talks(plan)) return INF_OK;
+    if (!talks(plan, group)) return INF_OK;
     out->pipeline = calloc(1, sizeof *out->pipeline);
     if (!out->pipeline) return inf_fail(e, INF_IO, "out of memory");
     return inf_pipeline_open(e, plan, group, out->pipeline);
@@ -282,6 +294,15 @@ static void launch(InfEngine *m, const PlanStep *step) {
     inf_profile_end(&m->profile, span);
 }
 
+/* The buckets that are complete here, in this iteration. */
+static void begin_sums(InfEngine *m, const PlanStep *step) {
+    for (int64_t i = step->first; i < step->first + step->count; i++) {
+        const PlanReady *ready = &m->plan->ready[i];
+        if (ready->iteration < 0 || ready->iteration == m->slice[0])
+            inf_pipeline_reduce(m->pipeline, m, ready->bucket);
+    }
+}
+
 static void walk(InfEngine *m, uint32_t begin, uint32_t end, int depth) {
     for (uint32_t s = begin; s < end; s++) {
         const PlanStep *step = &m->plan->step[s];
@@ -294,6 +315,10 @@ static void walk(InfEngine *m, uint32_t begin, uint32_t end, int depth) {
             if (m->pipeline && (turn + 1) % step->count == 0) inf_pipeline_poll(m->pipeline);
             continue;
         }
+        if (step->kind == STEP_REDUCE) {
+            if (m->reduces) begin_sums(m, step);
+            continue;
+        }
         INF_ASSERT(depth < PLAN_REPEAT_DEPTH_MAX);
         for (int64_t i = 0; i < step->count; i++) {
             m->slice[depth] = step->reverse ? step->count - 1 - i : i;
@@ -303,6 +328,10 @@ static void walk(InfEngine *m, uint32_t begin, uint32_t end, int depth) {
         m->env.iter[depth] = m->slice[depth] = 0;
         s += step->nbody;
     }
+}
+
+const struct InfTransport *inf_engine_transport(const InfEngine *m) {
+    return m->pipeline ? m->pipeline->transport : NULL;
 }
 
 int inf_engine_stops(InfEngine *m) {

@@ -35,6 +35,8 @@ typedef struct InfEngine {
     void *mirror;         /* the host's copy; NULL: memory is shared */
     uint64_t mirror_bytes;
     uint64_t memory_bytes; /* taken, extra included */
+    int replica;           /* of plan->dp */
+    bool reduces;          /* the task at hand is the last that writes its chunk's gradients */
     InfEnv env;
     int64_t slice[PLAN_REPEAT_DEPTH_MAX]; /* of what is stacked, by enclosing repeat */
     void **arg;                           /* the operands of one launch */
@@ -87,6 +89,18 @@ InfCode inf_engine_bytes(InfError *e, const int64_t region_bytes[PLAN_REGION_cou
 void inf_engine_trains(InfEngine *m, bool outputs);
 void inf_train_regions(const Plan *plan, bool outputs, int64_t bytes[PLAN_REGION_count]);
 void inf_engine_goes_forward(InfEngine *m, const char *word, const char *other);
+
+/* How this process reaches the others; NULL: it is the only one. */
+const struct InfTransport *inf_engine_transport(const InfEngine *m);
+
+/* The process of this replica that runs a rank of the pipeline. Process 0 speaks and writes for
+ * all. */
+static inline int inf_engine_process(const InfEngine *m, int rank) {
+    return m->replica + inf_plan_replicas(m->plan) * rank;
+}
+static inline bool inf_engine_leads(const InfEngine *m) {
+    return inf_engine_process(m, m->plan->rank) == 0;
+}
 
 /* Refuses a processor without the features that the kernels were compiled for. */
 InfCode inf_cpu_check(InfError *e, const Plan *plan);

@@ -47,6 +47,12 @@ static bool runs_kernels(const InfOptions *o) {
            o->command == CMD_verify || o->command == CMD_generate || inf_option_given(o, OPT_time);
 }
 
+/* Whether every rank has a part in it. Replicas of a whole model would all write the same text, so
+ * one of them does. */
+static bool needs_ranks(const Plan *plan, const InfOptions *o) {
+    return runs_kernels(o) && !(o->command == CMD_generate && plan->ranks == 1 && plan->dp > 1);
+}
+
 static InfCode (*const runners[CMD_COUNT])(InfError *, const Plan *, const InfOptions *) = {
     [CMD_train] = inf_train,   [CMD_eval] = inf_eval,         [CMD_params] = run_params,
     [CMD_info] = inf_info,     [CMD_bench] = inf_bench,       [CMD_schedule] = run_schedule,
@@ -56,7 +62,7 @@ static InfCode (*const runners[CMD_COUNT])(InfError *, const Plan *, const InfOp
 /* What one rank does; rank 0 alone speaks. */
 static InfCode run_as_rank(InfError *e, const Plan *plan, InfOptions *o) {
     InfGroup *group = o->group;
-    const Plan *own = plan + group->rank;
+    const Plan *own = plan + group->rank / inf_plan_replicas(plan);
     e->rank = group->rank;
     if (group->rank > 0) {
         inf_say_nothing();
@@ -71,7 +77,8 @@ static InfCode run_ranks(InfError *e, const Plan *plan, InfOptions *o, int argc,
     InfGroup group;
     bool launched = false;
     int exit_code = 0;
-    InfCode code = inf_group_start(e, plan, plan->ranks, argc, argv, &group, &launched, &exit_code);
+    InfCode code = inf_group_start(e, plan, inf_plan_processes(plan), argc, argv, &group, &launched,
+                                   &exit_code);
     if (launched) return (InfCode)exit_code;
     o->group = &group;
     if (code == INF_OK) code = run_as_rank(e, plan, o);
@@ -95,7 +102,7 @@ static InfCode run(InfError *e, const Plan *plan, int argc, char **argv) {
     InfOptions o;
     TRY(inf_options_parse(e, plan, argc, argv, &o));
     /* By hand under mpirun: one of them is enough for what needs one process only. */
-    if ((o.help || o.version || !runs_kernels(&o)) && inf_place_find().rank > 0) return INF_OK;
+    if ((o.help || o.version || !needs_ranks(plan, &o)) && inf_place_find().rank > 0) return INF_OK;
     if (o.help) {
         inf_options_help(stdout, plan, o.command);
         return INF_OK;
@@ -108,7 +115,7 @@ static InfCode run(InfError *e, const Plan *plan, int argc, char **argv) {
     TRY(refuse_early(e, plan, &o));
     if (runs_kernels(&o)) limit_spinning(argv);
     /* Also a program of one rank that was started as several: it is refused there. */
-    if (runs_kernels(&o) && (plan->ranks > 1 || inf_place_find().count > 1))
+    if (needs_ranks(plan, &o) && (inf_plan_processes(plan) > 1 || inf_place_find().count > 1))
         return run_ranks(e, plan, &o, argc, argv);
     return runners[o.command](e, plan, &o);
 }

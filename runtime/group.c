@@ -43,8 +43,8 @@ static void refuse_count(const Plan *plan, int ranks, InfPlace place, char **arg
     else
         fprintf(stderr,
                 "without %s: %s %s ..., or compile for several ranks: infinic %s "
-                "-D parallel.pp=%d\n",
-                starter, command, more, plan->file, place.count);
+                "-D parallel.pp=%d or dp=%d\n",
+                starter, command, more, plan->file, place.count, place.count);
 }
 
 static InfCode check_place(InfError *e, const InfGroup *g, InfPlace place, int rank, int count) {
@@ -97,6 +97,7 @@ static InfCode take_place(InfError *e, InfGroup *g, InfPlace place) {
     g->open = true;
     TRY(check_place(e, g, place, rank, count));
     TRY(inf_lifeline_join(e, g->lifeline, g->transport, g->local_count == g->count));
+    if (g->plan->dp > 1) TRY(g->transport->split(e, g->plan->dp));
     return share_processors(e, g);
 }
 
@@ -127,6 +128,7 @@ InfCode inf_group_start(InfError *e, const Plan *plan, int ranks, int argc, char
     }
     out->transport = plan->transport;
     out->rank = e->rank = place.rank;
+    out->replica = place.rank % inf_plan_replicas(plan);
     out->count = e->rank_count = ranks;
     return take_place(e, out, place);
 }

@@ -20,6 +20,7 @@
 
 typedef struct InfGroup {
     int rank, count, local_rank, local_count;
+    int replica;                   /* of dp: rank = replica + dp * rank of the pipeline */
     const InfTransport *transport; /* NULL with one rank */
     const Plan *plan;
     InfLifeline *lifeline;

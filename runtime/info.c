@@ -52,6 +52,8 @@ static InfCode gather(InfError *e, const Plan *plan, Facts *f) {
     inf_params_close(&params);
     TRY(code);
     for (int r = 0; r < plan->ranks; r++) TRY(add_traffic(e, plan - plan->rank + r, &f->traffic));
+    f->traffic.bytes *= inf_plan_replicas(plan);
+    f->traffic.flops *= inf_plan_replicas(plan);
     inf_train_regions(plan, false, f->region);
     return inf_engine_bytes(e, f->region, &f->arena_bytes);
 }
@@ -74,11 +76,19 @@ static bool any_has(const Plan *plan, int region) {
     return false;
 }
 
+/* "2", or with three replicas "6-8": the processes that run one rank of the pipeline. */
+static const char *rank_text(const Plan *plan, int rank, char out[32]) {
+    int replicas = inf_plan_replicas(plan), first = rank * replicas;
+    snprintf(out, 32, replicas > 1 ? "%d-%d" : "%d", first, first + replicas - 1);
+    return out;
+}
+
 static void print_chunks(const Plan *plan, int rank) {
     for (uint32_t c = 0; c < plan->nstage; c++) {
         const PlanStage *s = &plan->stage[c];
+        char text[32];
         if (s->rank != rank) continue;
-        printf("  rank %-3d chunk %-3u %5.1f%%  ", rank, c, 100 * s->share);
+        printf("  rank %-3s chunk %-3u %5.1f%%  ", rank_text(plan, rank, text), c, 100 * s->share);
         if (!s->first)
             puts("no layer");
         else if (strcmp(s->first, s->last) == 0)
@@ -88,9 +98,24 @@ static void print_chunks(const Plan *plan, int rank) {
     }
 }
 
+/* What replicas add up in a step, one collective each. */
+static void print_buckets(const Plan *plan) {
+    if (plan->nbucket == 0) return;
+    printf("\nbuckets of gradients, each summed over %d replicas once a step\n"
+           "  rank bucket  chunk          bytes\n",
+           plan->dp);
+    for (int r = 0; r < plan->ranks; r++) {
+        const Plan *own = plan - plan->rank + r;
+        char text[32];
+        for (uint32_t i = 0; i < own->nbucket; i++)
+            printf("  %4s %6u %6d %14lld\n", rank_text(plan, r, text), i, own->bucket[i].local,
+                   (long long)own->bucket[i].bytes);
+    }
+}
+
 /* What each rank of a pipeline holds, and how much memory that takes. */
 static void print_ranks(const Plan *plan) {
-    if (plan->ranks < 2) return;
+    if (inf_plan_processes(plan) < 2) return;
     printf("\nranks, share of the cost\n");
     for (int r = 0; r < plan->ranks; r++) print_chunks(plan, r);
     printf("\nmemory by rank, planned bytes without the data set\n  rank           peak");
@@ -98,11 +123,13 @@ static void print_ranks(const Plan *plan) {
         if (any_has(plan, k)) printf(" %14s", region_names[k]);
     for (int r = 0; r < plan->ranks; r++) {
         RankMemory m = rank_memory(plan, r);
-        printf("\n  %4d %14lld", r, (long long)m.total);
+        char text[32];
+        printf("\n  %4s %14lld", rank_text(plan, r, text), (long long)m.total);
         for (int k = PLAN_REGION_param; k < PLAN_REGION_recv; k++)
             if (any_has(plan, k)) printf(" %14lld", (long long)m.region[k]);
     }
     printf("\n");
+    print_buckets(plan);
 }
 
 static void print_settings(const Plan *plan) {
@@ -115,7 +142,7 @@ static void print_settings(const Plan *plan) {
 static void print_memory(const Facts *f) {
     const Plan *plan = f->plan;
     printf("\nmemory%s, planned: %llu bytes and the data set\n",
-           plan->ranks > 1 ? " of rank 0" : "", (unsigned long long)f->arena_bytes);
+           inf_plan_processes(plan) > 1 ? " of rank 0" : "", (unsigned long long)f->arena_bytes);
     for (int r = PLAN_REGION_param; r < PLAN_REGION_recv; r++)
         printf("  %-10s %14lld\n", region_names[r], (long long)f->region[r]);
     if (f->timed)
@@ -160,8 +187,22 @@ static InfCode print_text(InfError *e, const Facts *f) {
     return inf_kernels_print(e, plan, f->timed ? &f->timed->engine : NULL, TIMED_STEPS, stdout);
 }
 
+static void json_buckets(const Plan *plan, InfJson *j) {
+    if (plan->nbucket == 0) return;
+    inf_json_key(j, "buckets");
+    inf_json_open(j, '[');
+    for (uint32_t i = 0; i < plan->nbucket; i++) {
+        inf_json_open(j, '{');
+        inf_json_put_int(j, "chunk", plan->bucket[i].local);
+        inf_json_put_int(j, "bytes", plan->bucket[i].bytes);
+        inf_json_close(j);
+    }
+    inf_json_close(j);
+}
+
+/* Of the pipeline; each is run by all replicas. */
 static void json_ranks(const Plan *plan, InfJson *j) {
-    if (plan->ranks < 2) return;
+    if (inf_plan_processes(plan) < 2) return;
     inf_json_key(j, "ranks");
     inf_json_open(j, '[');
     for (int r = 0; r < plan->ranks; r++) {
@@ -187,6 +228,7 @@ static void json_ranks(const Plan *plan, InfJson *j) {
             inf_json_close(j);
         }
         inf_json_close(j);
+        json_buckets(plan - plan->rank + r, j);
         inf_json_close(j);
     }
     inf_json_close(j);

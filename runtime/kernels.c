@@ -42,7 +42,7 @@ void inf_kernels_count(const Plan *plan, int64_t *calls) {
         const PlanChunk *chunk = &plan->chunk[plan->task[i].program];
         count_steps(plan, chunk->begin, chunk->end, 1, calls);
     }
-    if (plan->ranks < 2 || plan->finish.norm < 0) return;
+    if (inf_plan_processes(plan) < 2 || plan->finish.norm < 0) return;
     const PlanChunk *norm = &plan->chunk[plan->finish.norm];
     count_steps(plan, norm->begin, norm->end, 1, calls);
 }

@@ -27,7 +27,9 @@ enum { TURNS_LOOK = 2000, TURNS_YIELD = 200, SLEEP_NS = 50000 };
 
 /* MPI is one for a process, and so is this. */
 static struct {
-    MPI_Comm all;     /* every rank */
+    MPI_Comm all;      /* every rank */
+    MPI_Comm replicas; /* of this pipeline rank, when `split` */
+    bool split;
     MPI_Comm self;    /* this one: where `idle` waits */
     MPI_Request idle; /* a receive that nothing matches: testing it makes others progress */
     int look;         /* turns before yielding: none where ranks outnumber processors */
@@ -143,9 +145,19 @@ static InfCode open_mpi(InfError *e, int *rank, int *count, int *local_rank, int
     return INF_OK;
 }
 
+static InfCode split_mpi(InfError *e, int dp) {
+    int rank = 0;
+    TRY_MPI(e, "MPI_Comm_rank", MPI_Comm_rank(mpi.all, &rank));
+    TRY_MPI(e, "MPI_Comm_split", MPI_Comm_split(mpi.all, rank / dp, rank % dp, &mpi.replicas));
+    mpi.split = true;
+    TRY_MPI(e, "MPI_Comm_set_errhandler", MPI_Comm_set_errhandler(mpi.replicas, MPI_ERRORS_RETURN));
+    return INF_OK;
+}
+
 static void close_mpi(void) {
     MPI_Cancel(&mpi.idle);
     MPI_Wait(&mpi.idle, MPI_STATUS_IGNORE);
+    if (mpi.split) MPI_Comm_free(&mpi.replicas);
     MPI_Comm_free(&mpi.self);
     MPI_Comm_free(&mpi.all);
     MPI_Finalize();
@@ -183,7 +195,8 @@ static void keep_request(InfRequest *out, MPI_Request request, uint64_t bytes) {
     memcpy(&out->word[0], &request, sizeof request);
 }
 
-static const uint64_t sent = UINT64_MAX; /* as a request's size: nothing is received */
+/* As a request's size: nothing is received. */
+static const uint64_t sent = UINT64_MAX, summed = UINT64_MAX - 1;
 
 static InfCode send_mpi(InfError *e, int to, int tag, const void *at, uint64_t bytes,
                         InfRequest *out) {
@@ -216,10 +229,12 @@ static InfCode wait_mpi(InfError *e, InfRequest *r) {
     MPI_Count got = 0;
     if (!r->busy) return INF_OK;
     memcpy(&request, &r->word[0], sizeof request);
-    TRY(await(e, r->word[1] == sent ? "sending to a rank" : "receiving from a rank", &request,
-              &status));
+    const char *what = r->word[1] == sent     ? "sending to a rank"
+                       : r->word[1] == summed ? "a sum over replicas"
+                                              : "receiving from a rank";
+    TRY(await(e, what, &request, &status));
     r->busy = false;
-    if (r->word[1] == sent) return INF_OK;
+    if (r->word[1] >= summed) return INF_OK;
     TRY_MPI(e, "MPI_Get_elements_x", MPI_Get_elements_x(&status, MPI_BYTE, &got));
     if ((uint64_t)got == r->word[1]) return INF_OK;
     return inf_fail(e, INF_INTERNAL, "a message from rank %d has %lld bytes instead of %llu",
@@ -257,6 +272,18 @@ static InfCode sum_mpi(InfError *e, float *at, uint64_t count) {
     return INF_OK;
 }
 
+/* In place: Open MPI adds along a tree to one replica, which sends the sum to all; MPICH and
+ * others compute each element at one replica, or as the same tree at all of them. */
+static InfCode add_mpi(InfError *e, float *at, uint64_t count, InfRequest *out) {
+    MPI_Request request;
+    INF_ASSERT(mpi.split && count <= INF_ADD_MAX && !out->busy);
+    TRY_MPI(
+        e, "MPI_Iallreduce",
+        MPI_Iallreduce(MPI_IN_PLACE, at, (int)count, MPI_FLOAT, MPI_SUM, mpi.replicas, &request));
+    keep_request(out, request, summed);
+    return INF_OK;
+}
+
 static InfCode gather_mpi(InfError *e, const void *mine, uint64_t bytes, void *all) {
     MPI_Request request;
     INF_ASSERT(bytes <= GATHER_BYTES_MAX);
@@ -276,6 +303,7 @@ const InfTransport inf_transport_mpi = {
 #endif
     .check = check_srun,
     .open = open_mpi,
+    .split = split_mpi,
     .close = close_mpi,
     .send = send_mpi,
     .recv = recv_mpi,
@@ -283,5 +311,6 @@ const InfTransport inf_transport_mpi = {
     .poll = poll_mpi,
     .broadcast = broadcast_mpi,
     .sum = sum_mpi,
+    .add = add_mpi,
     .gather = gather_mpi,
 };

@@ -60,7 +60,7 @@ InfCode inf_optimizer_save(InfError *e, const InfParams *params, const InfEngine
     int count = 0;
     InfCode code = out && names && copies ? collect(e, params, m, out, names, copies, &count)
                                           : inf_fail(e, INF_IO, "out of memory");
-    if (code == INF_OK && m->plan->rank == 0) {
+    if (code == INF_OK && inf_engine_leads(m)) {
         out[count] = (InfTensorOut){.name = state_names[m->plan->train.optimizer].count,
                                     .dtype = INF_DTYPE_I64,
                                     .values = &updates};

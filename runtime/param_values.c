@@ -31,17 +31,18 @@ static InfCode own_values(InfError *e, const InfParam *p, const InfEngine *m, in
     return INF_OK;
 }
 
-InfCode inf_values_bring(InfError *e, const Plan *plan, int from, const float *mine, int64_t count,
-                         float **copy) {
-    const InfTransport *t = plan->transport;
+InfCode inf_values_bring(InfError *e, const InfEngine *m, int from, const float *mine,
+                         int64_t count, float **copy) {
+    const InfTransport *t = inf_engine_transport(m);
     uint64_t bytes = (uint64_t)count * sizeof(float);
     InfRequest request = {.busy = false};
-    if (plan->rank == from) {
+    if (m->replica > 0) return INF_OK;
+    if (m->plan->rank == from) {
         TRY(t->send(e, 0, VALUES_TAG, mine, bytes, &request));
-    } else if (plan->rank == 0) {
+    } else if (m->plan->rank == 0) {
         *copy = malloc((size_t)bytes + 1);
         if (!*copy) return inf_fail(e, INF_IO, "out of memory");
-        TRY(t->recv(e, from, VALUES_TAG, *copy, bytes, &request));
+        TRY(t->recv(e, inf_engine_process(m, from), VALUES_TAG, *copy, bytes, &request));
     }
     return t->wait(e, &request);
 }
@@ -50,26 +51,32 @@ InfCode inf_param_values(InfError *e, const InfParam *p, const InfEngine *m, int
                          const float **at, float **copy) {
     int rank = m->plan->rank;
     *at = *copy = NULL;
-    bool holds = p->rank == rank || !m->plan->transport;
+    if (m->replica > 0) return INF_OK;
+    bool alone = !inf_engine_transport(m), holds = p->rank == rank || alone;
     InfCode code = holds ? own_values(e, p, m, which, scale, at, copy) : INF_OK;
-    if (!m->plan->transport || p->rank == 0 || code != INF_OK) return code;
+    if (alone || p->rank == 0 || code != INF_OK) return code;
     if (!holds) {
-        code = inf_values_bring(e, m->plan, p->rank, NULL, p->count, copy);
+        code = inf_values_bring(e, m, p->rank, NULL, p->count, copy);
         *at = *copy;
         return code;
     }
-    code = inf_values_bring(e, m->plan, rank, *at, p->count, copy);
+    code = inf_values_bring(e, m, rank, *at, p->count, copy);
     free(*copy);
     *at = *copy = NULL;
     return code;
 }
 
 InfCode inf_params_agree(InfError *e, const InfEngine *m, InfCode code) {
-    const InfTransport *t = m->plan->transport;
+    const InfTransport *t = inf_engine_transport(m);
     int32_t result = code;
     if (!t) return code;
-    if (code != INF_OK && m->plan->rank != 0) return code;
+    if (code != INF_OK && !inf_engine_leads(m)) return code;
     TRY(t->broadcast(e, 0, &result, sizeof result));
+<<<<<<< HEAD
     if (result == INF_OK || m->plan->rank == 0) return code;
     return inf_fail(e, INF_PEER, "rank 0 gave up");
+=======
+    if (result == INF_OK || inf_engine_leads(m)) return code;
+    return inf_fail(e, INF_PEER, "rank 0 could not write the file");
+>>>>>>> c4c6b58 (runtime: replicas train on their part of the global batch)
 }

@@ -216,13 +216,14 @@ static int first_nonfinite(const InfParams *all, const InfEngine *m) {
 
 InfCode inf_params_find_nonfinite(InfError *e, const InfParams *all, const InfEngine *m,
                                   const InfParam **out) {
-    const struct InfTransport *t = m->plan->transport;
+    const struct InfTransport *t = inf_engine_transport(m);
+    int processes = inf_plan_processes(m->plan);
     int first = first_nonfinite(all, m), *others = NULL;
     if (t) {
-        others = calloc((size_t)m->plan->ranks, sizeof *others);
+        others = calloc((size_t)processes, sizeof *others);
         InfCode code = others ? t->gather(e, &first, sizeof first, others)
                               : inf_fail(e, INF_IO, "out of memory");
-        for (int r = 0; code == INF_OK && r < m->plan->ranks; r++)
+        for (int r = 0; code == INF_OK && r < processes; r++)
             if (others[r] < first) first = others[r];
         free(others);
         TRY(code);

@@ -6,21 +6,48 @@
 #include "runtime/check.h"
 #include "runtime/signals.h"
 
+/* Elements of a bucket are as many requests as the transport needs. */
+static InfCode open_sums(InfError *e, InfPipeline *p) {
+    const Plan *plan = p->plan;
+    uint64_t total = 0;
+    p->first_sum = calloc((size_t)plan->nbucket + 1, sizeof *p->first_sum);
+    p->begun = calloc((size_t)plan->nbucket + 1, sizeof *p->begun);
+    if (!p->first_sum || !p->begun) return inf_fail(e, INF_IO, "out of memory");
+    for (uint32_t i = 0; i < plan->nbucket; i++) {
+        uint64_t count = (uint64_t)plan->bucket[i].bytes / sizeof(float);
+        total += (count + p->add_max - 1) / p->add_max;
+        INF_ASSERT(total < UINT32_MAX);
+        p->first_sum[i + 1] = (uint32_t)total;
+    }
+    p->sum = calloc((size_t)total + 1, sizeof *p->sum);
+    p->scalars = calloc((size_t)inf_plan_processes(plan), (size_t)plan->finish.loss_bytes + 1);
+    return p->sum && p->scalars ? INF_OK : inf_fail(e, INF_IO, "out of memory");
+}
+
 InfCode inf_pipeline_open(InfError *e, const Plan *plan, InfGroup *group, InfPipeline *out) {
     size_t n = (size_t)plan->nmessage + 1;
-    *out = (InfPipeline){
-        .plan = plan, .group = group, .rank = plan->rank, .transport = plan->transport};
+    *out = (InfPipeline){.plan = plan,
+                         .group = group,
+                         .rank = plan->rank,
+                         .replica = group ? group->replica : 0,
+                         .replicas = group ? inf_plan_replicas(plan) : 1,
+                         .transport = group ? group->transport : NULL,
+                         .add_max = INF_ADD_MAX};
     out->received = calloc(n, sizeof *out->received);
     out->sent = calloc(n, sizeof *out->sent);
     out->pending = calloc(n, sizeof *out->pending);
     if (!out->received || !out->sent || !out->pending) return inf_fail(e, INF_IO, "out of memory");
-    return INF_OK;
+    return out->replicas > 1 ? open_sums(e, out) : INF_OK;
 }
 
 void inf_pipeline_close(InfPipeline *p) {
     free(p->received);
     free(p->sent);
     free(p->pending);
+    free(p->sum);
+    free(p->first_sum);
+    free(p->begun);
+    free(p->scalars);
     inf_error_free(&p->error);
     *p = (InfPipeline){0};
 }
@@ -46,7 +73,7 @@ void inf_pipeline_step_ends(InfPipeline *p) {
 InfCode inf_pipeline_bubble(InfError *e, InfPipeline *p, InfBubble *out) {
     const double mine[2] = {p->idle.steps_ms, p->idle.waited_ms};
     double sum[2] = {0, 0};
-    int count = p->plan->ranks;
+    int count = inf_plan_processes(p->plan);
     *out = (InfBubble){.steps = 0};
     if (!p->transport) return INF_OK;
     double *all = calloc((size_t)count, sizeof mine);
@@ -86,7 +113,7 @@ void inf_pipeline_begin(InfPipeline *p, bool together) {
 /* ---- messages --- */
 
 void inf_pipeline_poll(InfPipeline *p) {
-    if (p->npending > 0) p->transport->poll();
+    if (p->npending > 0 || p->nbegun > 0) p->transport->poll();
 }
 
 void inf_pipeline_at(InfPipeline *p, int64_t step, int32_t task) {
@@ -103,6 +130,25 @@ uint32_t inf_pipeline_message(InfPipeline *p, InfEngine *m, const PlanTask *task
 
 void inf_pipeline_before(InfPipeline *p, const InfEngine *m, const PlanTask *task) {
     if (way(m)->before) way(m)->before(p, task);
+}
+
+void inf_pipeline_reduce(InfPipeline *p, InfEngine *m, uint32_t bucket) {
+    INF_ASSERT(p->replicas > 1 && bucket < p->plan->nbucket && !p->begun[bucket]);
+    p->begun[bucket] = true;
+    p->nbegun++;
+    p->collectives++;
+    way(m)->reduce(p, m, bucket);
+}
+
+void inf_pipeline_reduced(InfPipeline *p, uint32_t bucket) {
+    INF_ASSERT(p->replicas > 1 && bucket < p->plan->nbucket && p->begun[bucket]);
+    p->nrow++;
+}
+
+const unsigned char *inf_pipeline_scalars(const InfPipeline *p, int r) {
+    const PlanFinish *f = &p->plan->finish;
+    int process = r + p->replicas * f->loss_rank;
+    return p->scalars + (int64_t)process * f->loss_bytes - f->loss;
 }
 
 void inf_pipeline_settle(InfPipeline *p, InfEngine *m, bool gradients) {

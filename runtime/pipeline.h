@@ -33,11 +33,20 @@ struct InfPipeline {
     const Plan *plan;
     InfGroup *group; /* who is told where this rank is; NULL: nobody */
     int rank;        /* of plan->ranks; alone where chunks of one rank talk by messages */
-    int stop;        /* a signal that some rank has got, known to all since the last exchange */
+    int replica;     /* of `replicas` */
+    int replicas;
+    int stop; /* a signal that some rank has got, known to all since the last exchange */
     const InfTransport *transport;
     InfRequest *received, *sent; /* by message */
     uint32_t *pending;           /* messages sent and not waited for */
     uint32_t npending;
+    uint64_t add_max;       /* elements of one sum: INF_ADD_MAX */
+    InfRequest *sum;        /* of the buckets, piece by piece */
+    uint32_t *first_sum;    /* by bucket, and their end */
+    bool *begun;            /* by bucket: its sum, in this step */
+    uint32_t nbegun, nrow;  /* in this step: buckets begun, rows of the table passed */
+    int64_t collectives;    /* buckets summed since the start */
+    unsigned char *scalars; /* what every process had in PlanFinish.loss after a forward program */
     InfIdle idle;
     InfError error;
     InfCode code;
@@ -72,11 +81,21 @@ void inf_bubble_put(const InfBubble *b, const Plan *plan, InfJson *j);
 /* Tasks that send or receive, the first of `count`: returns how many of them it took. */
 uint32_t inf_pipeline_message(InfPipeline *p, InfEngine *m, const PlanTask *task, uint32_t count);
 
+/* The sum of a bucket over the replicas begins; its row of the table, behind the task in which it
+ * has begun. */
+void inf_pipeline_reduce(InfPipeline *p, InfEngine *m, uint32_t bucket);
+void inf_pipeline_reduced(InfPipeline *p, uint32_t bucket);
+
+/* Replica r's scalar region after a program that only goes forward: loss, counts and metrics of it
+ * may be read. With several replicas only. */
+const unsigned char *inf_pipeline_scalars(const InfPipeline *p, int r);
+
 /* Before a task that computes: what it uses is there, what it overwrites is gone. */
 void inf_pipeline_before(InfPipeline *p, const InfEngine *m, const PlanTask *task);
 
 /* After the last task that computes: everything is sent; every rank has loss, counts and metrics;
- * with `gradients` those of shared weights are complete, too. */
+ * with `gradients` these are of all replicas, all buckets are summed, and the gradients of shared
+ * weights are complete, too. */
 void inf_pipeline_settle(InfPipeline *p, InfEngine *m, bool gradients);
 
 /* The norm's squares of all ranks, before the update. */
@@ -107,6 +126,11 @@ static inline void inf_pipeline_note(InfPipeline *p, InfCode code) {
     if (p->code == INF_OK) p->code = code;
 }
 
+/* The process of this replica that runs a rank of the pipeline. */
+static inline int inf_pipeline_process(const InfPipeline *p, int rank) {
+    return p->replica + p->replicas * rank;
+}
+
 /* In a training step: what has passed since `ms` was waiting; its update begins. */
 void inf_pipeline_waited_since(InfPipeline *p, double ms);
 void inf_pipeline_step_ends(InfPipeline *p);
@@ -114,6 +138,7 @@ void inf_pipeline_step_ends(InfPipeline *p);
 typedef struct InfPipelineWay {
     uint32_t (*message)(InfPipeline *p, InfEngine *m, const PlanTask *task, uint32_t count);
     void (*before)(InfPipeline *p, const PlanTask *task); /* NULL: nothing */
+    void (*reduce)(InfPipeline *p, InfEngine *m, uint32_t bucket);
     void (*settle)(InfPipeline *p, InfEngine *m, bool gradients);
     void (*norm)(InfPipeline *p, InfEngine *m);
 } InfPipelineWay;

@@ -7,6 +7,7 @@
 #include "runtime/check.h"
 #include "runtime/pipeline.h"
 #include "runtime/signals.h"
+#include "runtime/step.h"
 
 static void *at(InfEngine *m, PlanRegion region, int64_t offset) {
     return m->home[region] + offset;
@@ -18,14 +19,15 @@ static void post(InfPipeline *p, InfEngine *m, const PlanTask *task) {
     uint64_t bytes = (uint64_t)message->bytes;
     if (!inf_pipeline_works(p)) return;
     if (task->kind == PTASK_recv) {
-        inf_pipeline_note(p, p->transport->recv(&p->error, message->from_rank, tag,
-                                                at(m, PLAN_REGION_message, message->to_at), bytes,
-                                                &p->received[task->message]));
+        inf_pipeline_note(p,
+                          p->transport->recv(&p->error, inf_pipeline_process(p, message->from_rank),
+                                             tag, at(m, PLAN_REGION_message, message->to_at), bytes,
+                                             &p->received[task->message]));
         return;
     }
-    inf_pipeline_note(p, p->transport->send(&p->error, message->to_rank, tag,
-                                            at(m, PLAN_REGION_message, message->from_at), bytes,
-                                            &p->sent[task->message]));
+    inf_pipeline_note(p, p->transport->send(&p->error, inf_pipeline_process(p, message->to_rank),
+                                            tag, at(m, PLAN_REGION_message, message->from_at),
+                                            bytes, &p->sent[task->message]));
     p->pending[p->npending++] = (uint32_t)task->message;
 }
 
@@ -69,27 +71,85 @@ static void share_gradients(InfPipeline *p, InfEngine *m) {
         const PlanShare *s = &plan->share[i];
         int tag = (int)(plan->nmessage + i);
         if (s->from_rank == p->rank)
-            inf_pipeline_note(p, p->transport->send(&p->error, s->to_rank, tag,
-                                                    at(m, PLAN_REGION_grad, s->from_at),
+            inf_pipeline_note(p, p->transport->send(&p->error, inf_pipeline_process(p, s->to_rank),
+                                                    tag, at(m, PLAN_REGION_grad, s->from_at),
                                                     (uint64_t)s->bytes, &request[i]));
         if (s->to_rank == p->rank)
-            inf_pipeline_note(p, p->transport->recv(&p->error, s->from_rank, tag,
-                                                    at(m, PLAN_REGION_grad, s->to_at),
-                                                    (uint64_t)s->bytes, &request[i]));
+            inf_pipeline_note(p,
+                              p->transport->recv(&p->error, inf_pipeline_process(p, s->from_rank),
+                                                 tag, at(m, PLAN_REGION_grad, s->to_at),
+                                                 (uint64_t)s->bytes, &request[i]));
     }
     for (uint32_t i = 0; i < plan->nshare && inf_pipeline_works(p); i++)
         inf_pipeline_note(p, p->transport->wait(&p->error, &request[i]));
     free(request);
 }
 
+static void reduce(InfPipeline *p, InfEngine *m, uint32_t bucket) {
+    const PlanBucket *b = &p->plan->bucket[bucket];
+    float *from = at(m, PLAN_REGION_grad, b->at);
+    uint64_t count = (uint64_t)b->bytes / sizeof *from;
+    for (uint32_t i = p->first_sum[bucket]; i < p->first_sum[bucket + 1]; i++) {
+        uint64_t n = count < p->add_max ? count : p->add_max;
+        if (inf_pipeline_works(p))
+            inf_pipeline_note(p, p->transport->add(&p->error, from, n, &p->sum[i]));
+        from += n;
+        count -= n;
+    }
+}
+
+/* Every bucket is summed, once. */
+static void finish_sums(InfPipeline *p) {
+    uint32_t n = p->plan->nbucket;
+    if (p->replicas == 1) return;
+    INF_ASSERT(p->nbegun == n && p->nrow == n);
+    for (uint32_t i = 0; i < p->first_sum[n] && inf_pipeline_works(p); i++)
+        inf_pipeline_note(p, p->transport->wait(&p->error, &p->sum[i]));
+    memset(p->begun, 0, n * sizeof *p->begun);
+    p->nbegun = p->nrow = 0;
+}
+
+/* Loss, counts and metrics of the replicas of the last chunk. */
+static void add_losses(InfPipeline *p, InfEngine *m) {
+    const PlanProgram *train = &p->plan->program[0];
+    float sum[2 * INF_METRIC_MAX];
+    uint32_t n = 0;
+    InfRequest request = {.busy = false};
+    INF_ASSERT(train->nmetric <= INF_METRIC_MAX);
+    if (p->replicas == 1 || p->rank != p->plan->finish.loss_rank || !inf_pipeline_works(p)) return;
+    for (uint32_t i = 0; i < train->nmetric; i++) {
+        sum[n++] = *(float *)at(m, PLAN_REGION_scalar, train->metric[i].sum);
+        sum[n++] = *(float *)at(m, PLAN_REGION_scalar, train->metric[i].count);
+    }
+    inf_pipeline_note(p, p->transport->add(&p->error, sum, n, &request));
+    if (inf_pipeline_works(p)) inf_pipeline_note(p, p->transport->wait(&p->error, &request));
+    for (uint32_t i = 0; i < train->nmetric; i++) {
+        *(float *)at(m, PLAN_REGION_scalar, train->metric[i].sum) = sum[2 * i];
+        *(float *)at(m, PLAN_REGION_scalar, train->metric[i].count) = sum[2 * i + 1];
+    }
+}
+
+/* After a forward program: each replica's own, to all of its ranks; and everyone has them all. */
+static void gather_losses(InfPipeline *p, InfEngine *m) {
+    const PlanFinish *f = &p->plan->finish;
+    void *own = at(m, PLAN_REGION_scalar, f->loss);
+    if (!inf_pipeline_works(p)) return;
+    inf_pipeline_note(p, p->transport->gather(&p->error, own, (uint64_t)f->loss_bytes, p->scalars));
+    memcpy(own, inf_pipeline_scalars(p, p->replica) + f->loss, (size_t)f->loss_bytes);
+}
+
 static void settle(InfPipeline *p, InfEngine *m, bool gradients) {
     const PlanFinish *f = &p->plan->finish;
     double begin = inf_clock_ms();
     finish_sends(p, NULL);
-    if (inf_pipeline_works(p))
-        inf_pipeline_note(p, p->transport->broadcast(&p->error, f->loss_rank,
+    if (gradients) add_losses(p, m);
+    if (!gradients && p->replicas > 1)
+        gather_losses(p, m);
+    else if (inf_pipeline_works(p))
+        inf_pipeline_note(p, p->transport->broadcast(&p->error, p->replicas * f->loss_rank,
                                                      at(m, PLAN_REGION_scalar, f->loss),
                                                      (uint64_t)f->loss_bytes));
+    if (gradients) finish_sums(p);
     if (gradients) share_gradients(p, m);
     inf_pipeline_waited_since(p, begin);
 }
@@ -98,7 +158,8 @@ static void norm(InfPipeline *p, InfEngine *m) {
     const PlanFinish *f = &p->plan->finish;
     float *squares = at(m, PLAN_REGION_scalar, f->squares);
     memset(squares, 0, (size_t)f->nsquares * sizeof *squares);
-    inf_engine_run(m, (uint32_t)f->norm);
+    /* Replicas have the same gradients: one of them says how large they are. */
+    if (p->replica == 0) inf_engine_run(m, (uint32_t)f->norm);
     squares[f->nsquares] = inf_signals_pending() ? 1.0f : 0.0f;
     double begin = inf_clock_ms();
     if (inf_pipeline_works(p))
@@ -109,4 +170,4 @@ static void norm(InfPipeline *p, InfEngine *m) {
 }
 
 const InfPipelineWay inf_pipeline_host = {
-    .message = message, .before = before, .settle = settle, .norm = norm};
+    .message = message, .before = before, .reduce = reduce, .settle = settle, .norm = norm};

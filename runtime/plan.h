@@ -498,6 +498,12 @@ typedef struct Plan {
 
 extern const struct InfTransport inf_transport_mpi;
 
+/* Replicas of each rank of the pipeline, and processes of a run of all ranks. */
+static inline int inf_plan_replicas(const Plan *plan) { return plan->dp > 1 ? plan->dp : 1; }
+static inline int inf_plan_processes(const Plan *plan) {
+    return plan->ranks * inf_plan_replicas(plan);
+}
+
 /* The runtime's entry: the generated main hands over its plan, or the array of them. */
 int inf_main(const Plan *plan, int argc, char **argv);
 

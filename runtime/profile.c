@@ -46,8 +46,8 @@ void inf_profile_close(InfProfile *p) {
     *p = (InfProfile){0};
 }
 
-InfCode inf_profile_trace(InfError *e, InfProfile *p, const char *path) {
-    return inf_trace_open(e, p->plan, path, &p->trace);
+InfCode inf_profile_trace(InfError *e, InfProfile *p, int replica, const char *path) {
+    return inf_trace_open(e, p->plan, replica, path, &p->trace);
 }
 
 /* Mark 0 is the step's begin, then two a span. */
@@ -134,7 +134,7 @@ static void trace_task(InfProfile *p, const InfSpan *span, const InfEvent *times
 
 static void write_span(InfProfile *p, uint32_t i, int64_t step) {
     const InfSpan *span = &p->span[i];
-    InfEvent event = {.rank = p->plan->rank, .step = step};
+    InfEvent event = {.rank = p->trace.rank, .step = step};
     event.at_ms = p->step_ms - p->trace.origin_ms + p->table->between(p->device, 0, 2 * i + 1);
     event.ms = p->table->between(p->device, 2 * i + 1, 2 * i + 2);
     if (span->kind == INF_SPAN_wait && event.ms < WAIT_SHOWN_MS) return;

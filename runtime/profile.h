@@ -51,7 +51,7 @@ void inf_profile_close(InfProfile *p);
 void inf_profile_stop(InfProfile *p);
 
 /* Also writes the steps into a file; inf_trace_end completes it. */
-InfCode inf_profile_trace(InfError *e, InfProfile *p, const char *path);
+InfCode inf_profile_trace(InfError *e, InfProfile *p, int replica, const char *path);
 
 /* Around a step, whose work is done when it ends. */
 void inf_profile_step_begin(InfProfile *p);

@@ -10,6 +10,7 @@
 #include "runtime/feed.h"
 #include "runtime/file.h"
 #include "runtime/pipeline.h"
+#include "runtime/replicas.h"
 #include "runtime/warm.h"
 
 static const char *const example_data = "/usr/share/datasets/fashion-mnist";
@@ -68,7 +69,7 @@ static InfCode share_facts(InfError *e, InfSession *s, const PlanProgram *progra
                            bool *present) {
     SetFacts facts = {l->count, 0, l->kind, *present};
     if (!s->engine.pipeline || !s->engine.table->shared) return INF_OK;
-    if (s->plan->rank == 0) facts.hash = inf_loader_hash(l);
+    if (inf_engine_leads(&s->engine)) facts.hash = inf_loader_hash(l);
     TRY(s->plan->transport->broadcast(e, 0, &facts, sizeof facts));
     *present = facts.present != 0;
     if (!is_told(s, program)) return INF_OK;
@@ -167,7 +168,7 @@ static InfCode open_weights(InfError *e, InfSession *s, const char *init) {
     if (path) code = inf_params_load(e, &s->params, &s->engine, path);
     free(path);
     if (code == INF_OK) inf_engine_push_weights(&s->engine);
-    return code;
+    return code == INF_OK ? inf_replicas_same(e, &s->params, &s->engine, 0) : code;
 }
 
 InfCode inf_session_weights(InfError *e, InfSession *s) {
@@ -182,7 +183,7 @@ InfCode inf_session_weights(InfError *e, InfSession *s) {
                         : inf_fail(e, INF_IO, "out of memory");
     free(path);
     if (code == INF_OK) inf_engine_push_weights(&s->engine);
-    return code;
+    return code == INF_OK ? inf_replicas_same(e, &s->params, &s->engine, 0) : code;
 }
 
 static InfCode check_count(InfError *e, const InfSession *s) {
@@ -301,7 +302,7 @@ InfCode inf_session_trace(InfError *e, InfSession *s) {
     InfEngine *m = &s->engine;
     if (!path) return INF_OK;
     TRY(inf_profile_open(e, s->plan, m->table, m->device, &m->profile));
-    return inf_profile_trace(e, &m->profile, path);
+    return inf_profile_trace(e, &m->profile, m->replica, path);
 }
 
 char *inf_weights_path(const char *path) {

@@ -39,7 +39,7 @@ static float mean_of(const InfEngine *m, const PlanMetric *metric) {
 /* The samples that the forward of a chunk reads. */
 static void stage(InfEngine *m, const InfLoader *l, const Work *work, const PlanTask *task) {
     const PlanProgram *program = &m->plan->program[work->program];
-    uint64_t first = (uint64_t)task->microbatch * (uint64_t)program->batch;
+    uint64_t first = (uint64_t)m->env.microbatch * (uint64_t)program->batch;
     bool any = false;
     for (uint32_t i = 0; i < program->ninput; i++)
         any = any || program->input[i].local == task->local;
@@ -115,15 +115,23 @@ static void tell_place(InfEngine *m, const Work *work, uint32_t i) {
                     (int32_t)(i - tasks_of(m, &m->plan->program[0])->task));
 }
 
+/* Over all replicas; a program that is not the training step has one. */
+static int64_t microbatch_of(const InfEngine *m, const Work *work, const PlanTask *task) {
+    int64_t before = work->program == 0 ? m->replica * m->plan->program[0].microbatches : 0;
+    return task->microbatch >= 0 ? before + task->microbatch : 0;
+}
+
 /* Task `i` of the plan, no message; before a forward, its samples. */
 static void enqueue_task(InfEngine *m, const InfLoader *l, const Work *work, uint32_t i) {
     const PlanTask *task = &m->plan->task[i];
-    m->env.microbatch = task->microbatch > 0 ? task->microbatch : 0;
+    m->env.microbatch = microbatch_of(m, work, task);
     await_message(m, task, i);
     uint32_t span = inf_profile_begin_task(&m->profile, INF_SPAN_task, i);
     if (task->kind < PTASK_update) inf_engine_window(m, task);
     if (task->kind == PTASK_forward && !work->bare) stage(m, l, work, task);
+    m->reduces = m->pipeline && work->program == 0 && task->last;
     inf_engine_run(m, task->program);
+    m->reduces = false;
     inf_profile_end(&m->profile, span);
 }
 
@@ -143,7 +151,9 @@ static void walk_tasks(InfEngine *m, const InfLoader *l, const Work *work, RunTa
         if (exchanges) settle(m, i);
         if (leaves_out(m, work, task)) continue;
         if (exchanges) exchange_norm(m, i);
-        if (task->kind > PTASK_update)
+        if (task->kind == PTASK_reduce)
+            inf_pipeline_reduced(m->pipeline, (uint32_t)task->message);
+        else if (task->kind > PTASK_update)
             done = post_messages(m, i, end);
         else
             run(m, l, work, i);
@@ -325,20 +335,35 @@ void inf_forward(InfEngine *m, uint32_t program) {
         enqueue(m, NULL, &work);
 }
 
+/* Replicas that share the batches of an evaluation. */
+static int sharers(const InfEngine *m) { return m->pipeline ? inf_plan_replicas(m->plan) : 1; }
+
 /* Sums of one evaluation on their way. */
 typedef struct Sums {
     int metrics;
     double sum[INF_METRIC_MAX], count[INF_METRIC_MAX];
 } Sums;
 
-static InfCode add_batch(InfError *e, InfEngine *m, Sums *sums) {
+/* The sums of a batch, as they are or as another replica has sent them. */
+static void add_sums(const InfEngine *m, const unsigned char *scalars, Sums *sums) {
     const PlanProgram *eval = &m->plan->program[1];
+    for (int k = 0; k < sums->metrics; k++) {
+        sums->sum[k] += (double)*(const float *)(const void *)(scalars + eval->metric[k].sum);
+        sums->count[k] += (double)*(const float *)(const void *)(scalars + eval->metric[k].count);
+    }
+}
+
+/* A batch of each replica, in the order of the set, but for those beyond its end. */
+static InfCode add_batches(InfError *e, InfEngine *m, uint64_t at, uint64_t end, Sums *sums) {
+    uint64_t batch = (uint64_t)m->plan->program[1].batch;
+    int replicas = sharers(m);
     TRY(m->table->collect(e, m->device, m->base[PLAN_REGION_scalar]));
     if (m->pipeline) TRY(inf_pipeline_end(e, m->pipeline));
-    for (int k = 0; k < sums->metrics; k++) {
-        sums->sum[k] += (double)inf_engine_scalar(m, eval->metric[k].sum);
-        sums->count[k] += (double)inf_engine_scalar(m, eval->metric[k].count);
-    }
+    for (int r = 0; r < replicas && at + (uint64_t)r * batch < end; r++)
+        add_sums(m,
+                 replicas > 1 ? inf_pipeline_scalars(m->pipeline, r)
+                              : inf_engine_at(m, PLAN_REGION_scalar, 0),
+                 sums);
     return INF_OK;
 }
 
@@ -355,17 +380,17 @@ InfCode inf_step_forward(InfError *e, InfEngine *m, InfLoader *l, uint32_t progr
 
 static InfCode walk_set(InfError *e, InfEngine *m, InfLoader *l, Sums *sums, bool *stopped) {
     const PlanProgram *eval = &m->plan->program[1];
-    int depth = m->table->late ? INF_DEVICE_DEPTH - 1 : 0, pending = 0;
-    for (uint64_t at = 0; at < l->count; at += (uint64_t)eval->batch) {
+    uint64_t batch = (uint64_t)eval->batch, round = batch * (uint64_t)sharers(m), added = 0;
+    uint64_t depth = m->table->late ? INF_DEVICE_DEPTH - 1 : 0, at = 0;
+    for (; at < l->count; at += round) {
         *stopped = inf_engine_stops(m) != 0;
         if (*stopped) break;
-        submit_eval(m, l, 1, at);
-        if (++pending > depth) {
-            TRY(add_batch(e, m, sums));
-            pending--;
-        }
+        submit_eval(m, l, 1, at + (uint64_t)m->replica * batch);
+        if (at - added < depth * round) continue;
+        TRY(add_batches(e, m, added, l->count, sums));
+        added += round;
     }
-    for (; pending > 0; pending--) TRY(add_batch(e, m, sums));
+    for (; added < at; added += round) TRY(add_batches(e, m, added, l->count, sums));
     return INF_OK;
 }
 

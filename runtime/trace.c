@@ -32,7 +32,7 @@ static InfCode agree_on_origin(InfError *e, InfTrace *t) {
     const Plan *plan = t->plan;
     t->origin_ms = mine.ms;
     if (!plan->transport) return INF_OK;
-    Moment *all = calloc((size_t)plan->ranks, sizeof *all);
+    Moment *all = calloc((size_t)inf_plan_processes(plan), sizeof *all);
     if (!all) return inf_fail(e, INF_IO, "out of memory");
     InfCode code = plan->transport->gather(e, &mine, sizeof mine, all);
     bool shared = mine.kernel[0] && strcmp(all[0].kernel, mine.kernel) == 0;
@@ -41,11 +41,13 @@ static InfCode agree_on_origin(InfError *e, InfTrace *t) {
     return code;
 }
 
-InfCode inf_trace_open(InfError *e, const Plan *plan, const char *path, InfTrace *out) {
-    *out = (InfTrace){.plan = plan, .path = path, .first = true};
-    out->out = plan->rank == 0 ? fopen(path, "we") : open_memstream(&out->text, &out->bytes);
+InfCode inf_trace_open(InfError *e, const Plan *plan, int replica, const char *path,
+                       InfTrace *out) {
+    int rank = replica + inf_plan_replicas(plan) * plan->rank;
+    *out = (InfTrace){.plan = plan, .replica = replica, .rank = rank, .path = path, .first = true};
+    out->out = rank == 0 ? fopen(path, "we") : open_memstream(&out->text, &out->bytes);
     if (!out->out) return inf_fail_errno(e, "open", path);
-    if (plan->rank == 0) fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", out->out);
+    if (rank == 0) fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", out->out);
     return agree_on_origin(e, out);
 }
 
@@ -90,9 +92,10 @@ void inf_trace_arrow(InfTrace *t, bool ends, int64_t step, int32_t message, doub
     inf_json_put_text(&j, "cat", "message");
     inf_json_put_text(&j, "ph", ends ? "f" : "s");
     if (ends) inf_json_put_text(&j, "bp", "e");
-    inf_json_put_int(&j, "id", step * t->plan->nmessage + message);
+    int64_t number = step * t->plan->nmessage + message;
+    inf_json_put_int(&j, "id", number * inf_plan_replicas(t->plan) + t->replica);
     inf_json_put_double(&j, "ts", at_ms * 1e3);
-    inf_json_put_int(&j, "pid", t->plan->rank);
+    inf_json_put_int(&j, "pid", t->rank);
     inf_json_put_int(&j, "tid", INF_TRACK_tasks);
     inf_json_close(&j);
 }
@@ -100,7 +103,7 @@ void inf_trace_arrow(InfTrace *t, bool ends, int64_t step, int32_t message, doub
 /* ---- the table --- */
 
 static void predict_rank(InfTrace *t, int rank, const InfEvent *step, double scale) {
-    const PlanRank *tasks = &t->plan->program[0].rank[rank];
+    const PlanRank *tasks = &t->plan->program[0].rank[rank / inf_plan_replicas(t->plan)];
     char name[INF_TASK_NAME_BYTES];
     for (uint32_t i = 0; i < tasks->ntask; i++) {
         const PlanTask *task = &t->plan->task[tasks->task + i];
@@ -121,8 +124,9 @@ static void predict_rank(InfTrace *t, int rank, const InfEvent *step, double sca
 
 void inf_trace_predict(InfTrace *t, int64_t step, double at_ms, double ms) {
     const InfEvent event = {.at_ms = at_ms, .step = step};
-    if (t->plan->makespan <= 0 || t->plan->rank != 0) return;
-    for (int r = 0; r < t->plan->ranks; r++) predict_rank(t, r, &event, ms / t->plan->makespan);
+    int processes = inf_plan_processes(t->plan);
+    if (t->plan->makespan <= 0 || t->rank != 0) return;
+    for (int r = 0; r < processes; r++) predict_rank(t, r, &event, ms / t->plan->makespan);
 }
 
 /* ---- names --- */
@@ -148,9 +152,13 @@ static void put_names(InfTrace *t) {
         [INF_TRACK_messages] = "messages, predicted",
         [INF_TRACK_kernels] = "kernels",
     };
-    for (int r = 0; r < t->plan->ranks; r++) {
-        char name[32];
+    int replicas = inf_plan_replicas(t->plan), processes = inf_plan_processes(t->plan);
+    for (int r = 0; r < processes; r++) {
+        char name[64];
         snprintf(name, sizeof name, "rank %d", r);
+        if (replicas > 1)
+            snprintf(name, sizeof name, "rank %d: replica %d of pipeline rank %d", r, r % replicas,
+                     r / replicas);
         put_name(t, r, -1, "process_name", name);
         for (int k = 0; k < (int)(sizeof tracks / sizeof *tracks); k++)
             if (t->plan->ranks > 1 || k != INF_TRACK_messages)
@@ -194,8 +202,9 @@ static InfCode add_events(InfError *e, InfTrace *t, int rank) {
 
 InfCode inf_trace_end(InfError *e, InfTrace *t) {
     if (!t->out) return INF_OK;
-    if (t->plan->rank > 0) return send_events(e, t);
-    for (int r = 1; r < t->plan->ranks; r++) TRY(add_events(e, t, r));
+    int processes = inf_plan_processes(t->plan);
+    if (t->rank > 0) return send_events(e, t);
+    for (int r = 1; r < processes; r++) TRY(add_events(e, t, r));
     put_names(t);
     fputs("\n]}\n", t->out);
     bool failed = fflush(t->out) != 0 || ferror(t->out);

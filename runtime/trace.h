@@ -17,7 +17,8 @@ typedef struct InfTrace {
     FILE *out; /* NULL: no trace; on rank 0 the file */
     const char *path;
     const Plan *plan;
-    char *text; /* what other ranks write */
+    int replica, rank; /* of this process, which is the trace's */
+    char *text;        /* what other ranks write */
     size_t bytes;
     bool first;       /* no event written yet */
     double origin_ms; /* 0 of the trace, by this rank's clock */
@@ -40,7 +41,7 @@ typedef struct InfEvent {
 } InfEvent;
 
 /* All ranks of the plan call these two. */
-InfCode inf_trace_open(InfError *e, const Plan *plan, const char *path, InfTrace *out);
+InfCode inf_trace_open(InfError *e, const Plan *plan, int replica, const char *path, InfTrace *out);
 InfCode inf_trace_end(InfError *e, InfTrace *t);
 /* Without the end: the file stays as it is. */
 void inf_trace_close(InfTrace *t);

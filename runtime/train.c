@@ -15,6 +15,7 @@
 #include "runtime/pipeline.h"
 #include "runtime/progress.h"
 #include "runtime/rate.h"
+#include "runtime/replicas.h"
 #include "runtime/session.h"
 #include "runtime/signals.h"
 #include "runtime/work.h"
@@ -260,11 +261,16 @@ static bool evaluates_after(const Trainer *t, int64_t step) {
     return every > 0 ? step % every == 0 : step % t->per_epoch == 0;
 }
 
+static bool checks_after(const Trainer *t, int64_t step) {
+    int64_t every = inf_option_whole(t->s.options, OPT_check_replicas, 0);
+    return every > 0 && step % every == 0;
+}
+
 /* Whether the weights of just this step are wanted, so that the next one has to wait. */
 static bool pauses_after(const Trainer *t, int64_t step) {
     return step == t->steps || step % t->per_epoch == 0 || evaluates_after(t, step) ||
-           (save_every(t) > 0 && step % save_every(t) == 0) || dumps(t, step - 1) ||
-           t->s.engine.profile.on;
+           (save_every(t) > 0 && step % save_every(t) == 0) || checks_after(t, step) ||
+           dumps(t, step - 1) || t->s.engine.profile.on;
 }
 
 /* What happens between steps: the end of an epoch, evaluations, checkpoints. */
@@ -275,6 +281,7 @@ static InfCode between_steps(InfError *e, Trainer *t) {
         inf_json_put_int(&t->metrics.json, "step", step);
         inf_metrics_end(&t->metrics);
     }
+    if (checks_after(t, step)) TRY(inf_replicas_same(e, &t->s.params, &t->s.engine, step));
     if (evaluates_after(t, step)) TRY(evaluate(e, t));
     if (save_every(t) > 0 && step % save_every(t) == 0) TRY(save_checkpoint(e, t));
     return INF_OK;
@@ -313,7 +320,7 @@ static InfCode stop_by_signal(InfError *e, Trainer *t, int number) {
 
 static InfCode save_final(InfError *e, Trainer *t) {
     if (!t->out) return INF_OK;
-    if (t->s.plan->rank == 0) TRY(inf_dir_make(e, t->out));
+    if (inf_engine_leads(&t->s.engine)) TRY(inf_dir_make(e, t->out));
     char *path = inf_path_join(t->out, "model.safetensors");
     if (!path) return inf_fail(e, INF_IO, "out of memory");
     inf_engine_fetch_all(&t->s.engine, PLAN_REGION_param);
@@ -404,6 +411,9 @@ static InfCode resume(InfError *e, Trainer *t) {
     if (code == INF_OK) {
         inf_engine_push_weights(&t->s.engine);
         inf_engine_push_all(&t->s.engine, PLAN_REGION_state);
+        code = inf_replicas_same(e, &t->s.params, &t->s.engine, 0);
+    }
+    if (code == INF_OK) {
         t->s.seed = t->s.data.seed = t->s.engine.env.seed = t->state.seed;
         inf_say("%s: going on from %s\n", t->s.plan->model, folder);
         if (inf_metrics_begin(&t->metrics, "resume")) {
@@ -439,7 +449,7 @@ static InfCode prepare(InfError *e, Trainer *t) {
     t->s.data.shuffle = !inf_option_given(o, OPT_no_shuffle);
     t->evaluated = -1;
     TRY(inf_metrics_open(e, path, inf_option_given(o, OPT_resume), &t->metrics));
-    if (t->out && t->s.plan->rank == 0) TRY(prepare_out(e, t));
+    if (t->out && inf_engine_leads(&t->s.engine)) TRY(prepare_out(e, t));
     if (inf_option_given(o, OPT_resume))
         TRY(resume(e, t));
     else

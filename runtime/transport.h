@@ -3,7 +3,7 @@
  * One thread calls it, the one that opened it. Nothing here spins: whoever waits gives its
  * processor away, because ranks may outnumber processors. Messages between two ranks with the same
  * tag arrive in the order in which they were sent. All ranks call the collectives (broadcast, sum,
- * gather) in the same order.
+ * gather) in the same order, the replicas of a pipeline's rank theirs (add) in one of their own.
  *
  * A function that fails says INF_PEER; that a peer died is not learnt here but from the lifelines
  * (lifeline.h): a wait for a dead rank may never come back.
@@ -19,7 +19,10 @@
 /* Tags are 0 .. INF_TAG_MAX. */
 enum { INF_TAG_MAX = (1 << 24) - 1 };
 
-/* A message on its way; all zero: none. */
+/* The most that one `add` takes: 1 GiB. */
+enum { INF_ADD_MAX = 1 << 28 };
+
+/* A message or a sum on its way; all zero: none. */
 typedef struct InfRequest {
     uint64_t word[2];
     bool busy;
@@ -33,6 +36,8 @@ typedef struct InfTransport {
     InfCode (*check)(InfError *e);
     /* Connects this process with the others of its run. */
     InfCode (*open)(InfError *e, int *rank, int *count, int *local_rank, int *local_count);
+    /* Once, behind open, by all ranks: replica + dp * rank of the pipeline is a process's rank. */
+    InfCode (*split)(InfError *e, int dp);
     /* In good order only: waits for every rank. */
     void (*close)(void);
 
@@ -42,12 +47,16 @@ typedef struct InfTransport {
     InfCode (*recv)(InfError *e, int from, int tag, void *at, uint64_t bytes, InfRequest *out);
     /* Nothing to do for a request that is not busy. */
     InfCode (*wait)(InfError *e, InfRequest *r);
-    /* Lets messages on their way make progress; cheap. */
+    /* Lets messages and sums on their way make progress; cheap. */
     void (*poll)(void);
 
     InfCode (*broadcast)(InfError *e, int root, void *at, uint64_t bytes);
     /* Sum over all ranks, in place. Exact where at most one rank has another value than 0. */
     InfCode (*sum)(InfError *e, float *at, uint64_t count);
+    /* Begins the sum over this process's replicas, in place; wait() ends it, and nobody touches the
+     * numbers before. All replicas get the same bits, and in every run, because the order of the
+     * additions depends on their number only. */
+    InfCode (*add)(InfError *e, float *at, uint64_t count, InfRequest *out);
     /* Everyone's `mine` in rank order: all[count][bytes]. At most 1 MiB from each. */
     InfCode (*gather)(InfError *e, const void *mine, uint64_t bytes, void *all);
 } InfTransport;

@@ -77,8 +77,8 @@ static InfCode take_output(InfError *e, InfSession *s, const PlanOutput *output,
         out->values = inf_engine_at(&s->engine, output->at.region, output->at.offset);
     }
     if (rank == 0) return INF_OK;
-    TRY(inf_values_bring(e, s->plan, rank, out->values, out->count, &out->copy));
-    if (s->plan->rank == 0) out->values = out->copy;
+    TRY(inf_values_bring(e, &s->engine, rank, out->values, out->count, &out->copy));
+    if (inf_engine_leads(&s->engine)) out->values = out->copy;
     return INF_OK;
 }
 
@@ -155,7 +155,7 @@ static InfCode check_tensor(InfError *e, InfSession *s, const InfTensors *set, c
     if (code == INF_OK && (uint64_t)ours.count != t->count)
         code = inf_fail(e, INF_DATA, "%s: '%s' has %llu values, the model %lld", path, t->name,
                         (unsigned long long)t->count, (long long)ours.count);
-    if (code == INF_OK && s->plan->rank == 0)
+    if (code == INF_OK && inf_engine_leads(&s->engine))
         code = compare_tensor(e, set, t, ours.values, output,
                               inf_option_real(s->options, OPT_tolerance, 1e-5));
     free(ours.copy);

@@ -253,7 +253,7 @@ InfCode inf_params_save(InfError *e, const InfParams *all, const InfEngine *m, c
     InfCode code = out && copies ? INF_OK : inf_fail(e, INF_IO, "out of memory");
     int count = 0;
     if (code == INF_OK) code = collect(e, all, m, path, which, scale, out, copies, &count);
-    if (code == INF_OK && m->plan->rank == 0) code = inf_tensors_write(e, path, out, count);
+    if (code == INF_OK && inf_engine_leads(m)) code = inf_tensors_write(e, path, out, count);
     for (int i = 0; copies && i < all->count; i++) free(copies[i]);
     free(copies);
     free(out);

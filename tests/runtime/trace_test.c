@@ -133,13 +133,13 @@ static json_t *trace_two(const char *path, bool rank_1_writes) {
     const Plan plan[] = {plan_of(0), plan_of(1)};
     InfTrace t;
     queue.sent = queue.received = 0;
-    assert_int_equal(inf_trace_open(&e, &plan[1], path, &t), INF_OK);
+    assert_int_equal(inf_trace_open(&e, &plan[1], 0, path, &t), INF_OK);
     if (rank_1_writes) write_task(&t, "F0", 7, 3);
     if (rank_1_writes) inf_trace_arrow(&t, true, 3, 0, 7);
     inf_trace_predict(&t, 3, 5, 20); /* is rank 0's to do */
     assert_int_equal(inf_trace_end(&e, &t), INF_OK);
     inf_trace_close(&t);
-    assert_int_equal(inf_trace_open(&e, &plan[0], path, &t), INF_OK);
+    assert_int_equal(inf_trace_open(&e, &plan[0], 0, path, &t), INF_OK);
     write_task(&t, "F0", 5, 2);
     inf_trace_arrow(&t, false, 3, 0, 7);
     inf_trace_predict(&t, 3, 5, 20);
