@@ -17,6 +17,7 @@ void plan_params(Program *p) {
         const TypeInfo *t = type_info(p->mod->types, param->type);
         PlanParam row = {.name = param->name,
                          .offset = param->offset_elems * 4,
+                         .stride = param->stride_elems * 4,
                          .first = param->first,
                          .nstack = param->nstack,
                          .ndim = t->ndim - param->nstack,
@@ -28,9 +29,8 @@ void plan_params(Program *p) {
                          .init_a = param->init_a,
                          .uses = param->uses,
                          .use_offset = param->use_offset_elems * 4,
+                         .use_stride = param_use_stride(p->mod, param) * 4,
                          .place = place_text(p, param->span)};
-        int64_t padded = (type_elems(p->mod->types, param->type) + PARAM_ALIGN - 1) / PARAM_ALIGN;
-        row.use_stride = padded * PARAM_ALIGN * 4;
         for (int a = 0; a < param->nstack; a++) row.stack[a] = t->dim[a];
         for (int a = 0; a < row.ndim; a++) {
             row.dim[a] = param->logical[a];

@@ -141,8 +141,7 @@ static bool computes(Module *m, int param, int use) {
 }
 
 static int64_t gradient_at(const Module *m, const Param *p, int use) {
-    int64_t padded = (type_elems(m->types, p->type) + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
-    return 4 * (use == 0 ? p->offset_elems : p->use_offset_elems + (use - 1) * padded);
+    return 4 * param_grad_offset(m, p, use);
 }
 
 /* The same weight on another rank; NULL when it has none. */

@@ -67,6 +67,7 @@ static void print_params(const Program *p, FILE *out) {
         fputs("    {.name = ", out);
         print_string(out, r->name);
         fprintf(out, ", .offset = %" PRId64, r->offset);
+        if (r->stride) fprintf(out, ", .stride = %" PRId64, r->stride);
         if (r->first) fprintf(out, ", .first = %" PRId64, r->first);
         fprintf(out, ", .nstack = %d, .ndim = %d, .stack = ", r->nstack, r->ndim);
         print_dims(out, r->nstack, r->stack);

@@ -145,6 +145,7 @@ typedef struct Addr {
     RegionId region;
     int64_t offset_bytes;
     int64_t stride_bytes[REPEAT_DEPTH_MAX]; /* [0] outermost repeat */
+    int64_t pitch_bytes; /* of a stack whose slices of axis 0 lie apart: from one to the next */
 } Addr;
 
 typedef struct Graph Graph;

@@ -73,6 +73,46 @@ Graph *module_graph(const Module *m, const char *name) {
     return NULL;
 }
 
+bool module_is_bucketed(const Module *m) {
+    const ParallelSettings *p = &m->parallel;
+    return p->dp > 1 || p->ordered || (p->loopback && m->target == TARGET_cuda);
+}
+
+Bucket *module_add_bucket(Module *m, Bucket bucket) {
+    m->bucket = vec_reserve_one(m->arena, m->bucket, (uint32_t)m->nbucket,
+                                (uint32_t *)&m->cap_bucket, sizeof *m->bucket);
+    m->bucket[m->nbucket] = bucket;
+    return &m->bucket[m->nbucket++];
+}
+
+int64_t param_slices(const Module *m, const Param *p) {
+    return p->nstack > 0 ? type_info(m->types, p->type)->dim[0] : 1;
+}
+
+int64_t param_slice_elems(const Module *m, const Param *p) {
+    int64_t n = param_slices(m, p);
+    return n > 0 ? type_elems(m->types, p->type) / n : 0;
+}
+
+int64_t param_slice_stride(const Module *m, const Param *p) {
+    return p->stride_elems != 0 ? p->stride_elems : param_slice_elems(m, p);
+}
+
+int64_t param_extent(const Module *m, const Param *p) {
+    int64_t n = param_slices(m, p);
+    return n > 0 ? (n - 1) * param_slice_stride(m, p) + param_slice_elems(m, p) : 0;
+}
+
+int64_t param_use_stride(const Module *m, const Param *p) {
+    int64_t align = PARAM_ALIGN * (module_is_bucketed(m) ? m->parallel.dp : 1);
+    return (type_elems(m->types, p->type) + align - 1) / align * align;
+}
+
+int64_t param_grad_offset(const Module *m, const Param *p, int use) {
+    if (use == 0) return p->offset_elems;
+    return p->use_offset_elems + (use - 1) * param_use_stride(m, p);
+}
+
 int64_t param_tensors(const Module *m, const Param *p) {
     const TypeInfo *t = type_info(m->types, p->type);
     int64_t n = 1;

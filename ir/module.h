@@ -6,9 +6,10 @@
  * parameter table.
  *
  * Parameter space: every parameter block has an offset in one flat f32 vector; blocks start at
- * multiples of PARAM_ALIGN elements. The vector is cut into at most two segments: blocks with
- * weight decay first, then those without (Segment). Gradients use the same offsets; second and
- * later uses of a tied parameter have buffers of their own behind the vector.
+ * multiples of PARAM_ALIGN elements, and so do the slices of a stack that lie apart. The vector is
+ * cut into at most two segments: blocks with weight decay first, then those without (Segment).
+ * Gradients use the same offsets; second and later uses of a tied parameter have buffers of their
+ * own behind the vector.
  */
 #ifndef INFINIC_IR_MODULE_H
 #define INFINIC_IR_MODULE_H
@@ -58,7 +59,8 @@ typedef struct Param {
     Scope scope;
     int segment;              /* set by optim */
     int64_t offset_elems;     /* in the flat vector; set by optim */
-    int64_t use_offset_elems; /* grads of uses 1.. lie here, stride = padded block size; by optim */
+    int64_t stride_elems;     /* of a stack, from slice to slice of axis 0; 0: dense; by optim */
+    int64_t use_offset_elems; /* grads of uses 1.. lie here, param_use_stride apart; by optim */
 } Param;
 
 /* Another name of a parameter (a tied member): listed with --aliases, stored once. */
@@ -158,6 +160,13 @@ typedef struct Segment {
     bool decay;
 } Segment;
 
+/* Gradients that replicas add up together: a range of the region of gradients, whole blocks of
+ * PARAM_ALIGN elements for each replica, of one chunk of this rank and one segment. */
+typedef struct Bucket {
+    int local;
+    int64_t offset_elems, elems;
+} Bucket;
+
 /* Where the tasks of one chunk of this rank find what is theirs: microbatch in slot s has its
  * activations at slot_begin + s * slot_bytes of REGION_slot, and so on. By place. */
 typedef struct PlaceChunk {
@@ -195,6 +204,8 @@ struct Module {
     int nbuild, cap_build;
     Segment segment[SEGMENT_MAX];
     int nsegment;
+    Bucket *bucket; /* set by optim where the layout has them */
+    int nbucket, cap_bucket;
     int64_t flat_elems;                 /* length of the parameter vector */
     int64_t grad_elems;                 /* flat_elems plus the buffers of later uses */
     int64_t region_bytes[REGION_count]; /* set by place */
@@ -224,6 +235,19 @@ Graph *module_graph(const Module *m, const char *name);       /* NULL when absen
 int64_t param_tensors(const Module *m, const Param *p);
 void module_number_tensors(Module *m);
 int64_t module_metrics(const Module *m); /* of the whole model */
+/* Whether the layout is one that replicas share work on: aligned pieces, buckets, and a norm that
+ * no layout changes (passes/layout.h). */
+bool module_is_bucketed(const Module *m);
+Bucket *module_add_bucket(Module *m, Bucket bucket);
+/* Pieces of a block that may lie apart: slices along its first stack axis; elements of one. */
+int64_t param_slices(const Module *m, const Param *p);
+int64_t param_slice_elems(const Module *m, const Param *p);
+/* From slice to slice, and from the first element to the last one. */
+int64_t param_slice_stride(const Module *m, const Param *p);
+int64_t param_extent(const Module *m, const Param *p);
+/* Where the gradient of a use lies in the region of gradients; elements between two later uses. */
+int64_t param_use_stride(const Module *m, const Param *p);
+int64_t param_grad_offset(const Module *m, const Param *p, int use);
 const char *module_chunk_name(Module *m, const char *name, int chunk);
 Graph *module_chunk_graph(Module *m, const char *name, int chunk);
 

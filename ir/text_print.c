@@ -60,6 +60,7 @@ static void print_addr(FILE *out, const Addr *addr) {
     fprintf(out, "@%s", text_region[addr->region]);
     if (addr->region == REGION_none) return;
     fprintf(out, "+%lld", (long long)addr->offset_bytes);
+    if (addr->pitch_bytes != 0) fprintf(out, " pitch=%lld", (long long)addr->pitch_bytes);
     int n = REPEAT_DEPTH_MAX;
     while (n > 0 && addr->stride_bytes[n - 1] == 0) n--;
     if (n > 0) print_ints(out, n, addr->stride_bytes);
@@ -260,6 +261,7 @@ static void print_param(FILE *out, const Module *m, int index, int flags) {
     if (p->origin != 0) fprintf(out, " origin=%d", p->origin);
     if (p->segment != 0) fprintf(out, " part=%d", p->segment);
     if (p->offset_elems != 0) fprintf(out, " offset=%lld", (long long)p->offset_elems);
+    if (p->stride_elems != 0) fprintf(out, " stride=%lld", (long long)p->stride_elems);
     if (p->use_offset_elems != 0) fprintf(out, " use_offset=%lld", (long long)p->use_offset_elems);
     if (flags & PRINT_LOCATIONS) print_location(out, m, p->scope, p->span);
     fputc('\n', out);
@@ -328,6 +330,9 @@ void text_print_module(const Module *m, FILE *out, int flags) {
     for (int i = 0; i < m->nsegment; i++)
         fprintf(out, "segment %lld %lld%s\n", (long long)m->segment[i].offset_elems,
                 (long long)m->segment[i].elems, m->segment[i].decay ? " decay" : "");
+    for (int i = 0; i < m->nbucket; i++)
+        fprintf(out, "bucket %d %lld %lld\n", m->bucket[i].local,
+                (long long)m->bucket[i].offset_elems, (long long)m->bucket[i].elems);
     for (int i = REGION_none + 1; i < REGION_count; i++)
         if (m->region_bytes[i] != 0)
             fprintf(out, "region %s %lld\n", text_region[i], (long long)m->region_bytes[i]);

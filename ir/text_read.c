@@ -42,6 +42,10 @@ static Addr read_addr(TextReader *r) {
     if (a.region == REGION_none) return a;
     text_expect(r, "+");
     a.offset_bytes = text_read_int(r, 0, INT64_MAX);
+    if (text_accept(r, "pitch")) {
+        text_expect(r, "=");
+        a.pitch_bytes = text_read_int(r, 0, INT64_MAX);
+    }
     if (!text_is(r, "[")) return a;
     int64_t stride[NDIM_MAX];
     Span span = text_span(r);

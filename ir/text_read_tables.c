@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum { PARAMS_MAX = 1 << 20, SCOPES_MAX = 10000 };
+enum { PARAMS_MAX = 1 << 20, SCOPES_MAX = 10000, BUCKETS_MAX = 1 << 20 };
 
 int text_read_choice(TextReader *r, int n, const char *const *words, const char *what) {
     for (int i = 0; i < n && r->kind == TOKEN_word; i++)
@@ -123,6 +123,7 @@ static bool read_param_field(TextReader *r, Param *p, int ndim) {
                  {"origin", &p->origin, NULL, PARAMS_MAX},
                  {"part", &p->segment, NULL, SEGMENT_MAX - 1},
                  {"offset", NULL, &p->offset_elems, INT64_MAX},
+                 {"stride", NULL, &p->stride_elems, INT64_MAX},
                  {"use_offset", NULL, &p->use_offset_elems, INT64_MAX}};
     for (size_t i = 0; i < sizeof field / sizeof field[0]; i++) {
         if (!text_accept(r, field[i].word)) continue;
@@ -204,6 +205,16 @@ static void read_segment(TextReader *r) {
     if (!r->failed) r->m->segment[r->m->nsegment++] = s;
 }
 
+static void read_bucket(TextReader *r) {
+    Bucket b = {.local = (int)text_read_int(r, 0, CHUNKS_MAX - 1)};
+    Span at = text_span(r);
+    if (!r->failed && r->m->nbucket == BUCKETS_MAX)
+        text_fail_limit(r, at, "the text has more than %d buckets", BUCKETS_MAX);
+    b.offset_elems = text_read_int(r, 0, INT64_MAX);
+    b.elems = text_read_int(r, 0, INT64_MAX);
+    if (!r->failed) module_add_bucket(r->m, b);
+}
+
 static void read_region(TextReader *r) {
     int region = text_read_choice(r, REGION_count, text_region, "a region");
     r->m->region_bytes[region] = text_read_int(r, 0, INT64_MAX);
@@ -215,7 +226,7 @@ static const struct {
 } item_table[] = {
     {"settings", read_settings}, {"build", read_build},     {"param", read_param},
     {"alias", read_alias},       {"segment", read_segment}, {"region", read_region},
-    {"rank", read_rank},         {"chunk", read_chunk},
+    {"rank", read_rank},         {"chunk", read_chunk},     {"bucket", read_bucket},
 };
 
 bool text_read_table(TextReader *r) {

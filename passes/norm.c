@@ -8,8 +8,16 @@
  * A GPU has too little to do with a few long rows: there each is cut into parts of equal length, as
  * many as its length allows, whose sums are added in a second row. In a model without layers on one
  * GPU, where every launch counts, the sums go over whole segments inside the update: other bits.
+ *
+ * Where replicas share the work (norm_is_tree), squares are summed in blocks of NORM_BLOCK elements
+ * of each piece (a tensor, or a layer's slice of a stack), blocks in groups of as many, and so on:
+ * one tree over the piece. Pieces begin at whole blocks of the flat vector (bucket.c), padding is
+ * zero, so the lowest level is one kernel over each segment, and a replica that has only some
+ * blocks of it makes the same numbers. Pipelines exchange a number for each piece, not the blocks:
+ * the levels above need a whole piece, which one rank has, and are 128 times fewer.
  */
 #include "passes/norm.h"
+#include "passes/layout.h"
 
 static bool has_layers(const Module *m) {
     for (int i = 0; i < m->nparam; i++)
@@ -18,9 +26,11 @@ static bool has_layers(const Module *m) {
 }
 
 bool norm_is_apart(const Module *m) {
-    return m->target == TARGET_c || m->nrank > 1 || m->parallel.dp > 1 || m->parallel.loopback ||
+    return m->target == TARGET_c || m->nrank > 1 || m->parallel.loopback || norm_is_tree(m) ||
            has_layers(m);
 }
+
+bool norm_is_tree(const Module *m) { return m->parallel.dp > 1 || m->parallel.ordered; }
 
 enum { PARTS_MAX = 1024, PART_ELEMS_MIN = 4096 };
 
@@ -43,47 +53,166 @@ Val norm_mean_factor(Builder *b, Val loss_count) {
 
 static bool is_counted(const Param *p) { return p->trainable && !p->counted_elsewhere; }
 
-/* Gradients of all uses, by parameter then use. */
-static Val *add_gradients(Graph *g, Arena *arena) {
-    const Module *m = g->mod;
-    int total = 0;
-    for (int i = 0; i < m->nparam; i++) total += m->param[i].uses > 1 ? m->param[i].uses : 1;
-    Val *grad = ARENA_ARRAY(arena, Val, total + 1);
-    total = 0;
-    for (int i = 0; i < m->nparam; i++)
-        for (int use = 0; use < m->param[i].uses || use == 0; use++)
-            grad[total++] = is_counted(&m->param[i])
-                                ? graph_add_input(g, m->param[i].type,
-                                                  (Port){.role = ROLE_grad, .index = i, .use = use})
-                                : (Val){0};
-    return grad;
+enum { NORM_BLOCK = PARAM_ALIGN };
+
+typedef struct Norm {
+    Builder b;
+    Val *grad;               /* by parameter: of its uses, the first of which may be in flat */
+    Val flat[SEGMENT_MAX];   /* the gradient of a segment, where first uses are read from there */
+    Val blocks[SEGMENT_MAX]; /* sums of its blocks, when asked for */
+    Val factor;
+} Norm;
+
+/* Gradients of all uses; where the layout is bucketed, those of first uses as whole segments, since
+ * slices of stacks lie apart. */
+static void add_inputs(Norm *n) {
+    Graph *g = n->b.g;
+    Module *m = g->mod;
+    Type scalar = type_intern(m->types, DT_f32, 0, NULL);
+    bool whole[SEGMENT_MAX] = {false};
+    n->grad = ARENA_ARRAY(m->arena, Val, m->nparam + 1);
+    for (int i = 0; i < m->nparam; i++) {
+        const Param *p = &m->param[i];
+        int first = module_is_bucketed(m) ? 1 : 0;
+        if (!is_counted(p)) continue;
+        whole[p->segment] = first == 1;
+        for (int use = first; use < p->uses || use == 0; use++) {
+            Port port = {.role = ROLE_grad, .index = i, .use = use};
+            Val v = graph_add_input(g, p->type, port);
+            if (use == first) n->grad[i] = v;
+        }
+    }
+    for (int s = 0; s < m->nsegment; s++)
+        if (whole[s])
+            n->flat[s] = graph_add_input(g, type_intern(m->types, DT_f32, 1, &m->segment[s].elems),
+                                         (Port){.role = ROLE_flat_grad, .index = s});
+    Val count = graph_add_input(g, scalar, (Port){.role = ROLE_loss_count});
+    n->factor = norm_mean_factor(&n->b, count);
 }
 
-/* The uses of a parameter added in order, in rows. */
-static Val add_uses(Builder *b, const Param *p, const Val *grad, const int64_t dim[2]) {
-    Val sum = build_reshape(b, grad[0], 2, dim);
-    for (int use = 1; use < p->uses; use++)
-        sum = build2(b, OP_add, sum, build_reshape(b, grad[use], 2, dim));
+static Val reshape2(Norm *n, Val x, int64_t rows, int64_t columns) {
+    return build_reshape(&n->b, x, 2, (int64_t[]){rows, columns});
+}
+
+static Val slice_axis(Norm *n, Val x, int axis, int64_t begin, int64_t extent) {
+    const TypeInfo *t = val_info(n->b.g, x);
+    int64_t from[NDIM_MAX] = {0}, to[NDIM_MAX], step[NDIM_MAX];
+    for (int i = 0; i < t->ndim; i++) to[i] = t->dim[i], step[i] = 1;
+    from[axis] = begin;
+    to[axis] = begin + extent;
+    return build_slice(&n->b, x, from, to, step);
+}
+
+/* Rows of `length` from rows of x, zeros behind them. */
+static Val pad_rows(Norm *n, Val x, int64_t length) {
+    const TypeInfo *t = val_info(n->b.g, x);
+    int64_t low[2] = {0, 0}, high[2] = {0, length - t->dim[1]};
+    Attr attr[] = {ATTR_INTS(low, 2, low), ATTR_INTS(high, 2, high), ATTR_FLOAT(value, 0)};
+    return high[1] == 0 ? x : graph_add(&n->b, OP_pad, 1, &x, 3, attr, (Type){0})->out;
+}
+
+static Val squares_of(Norm *n, Val grad) {
+    Builder *b = &n->b;
+    Val mean = build2(b, OP_mul, grad, build_broadcast(b, n->factor, val_type(b->g, grad), NULL));
+    return build2(b, OP_mul, mean, mean);
+}
+
+/* Rows [slices, `extent`] of a block's pieces from a flat vector: of single elements of a segment
+ * (unit 1), or of what was made of every `unit` of them. */
+static Val take_slices(Norm *n, Val flat, const Param *p, int64_t unit, int64_t extent) {
+    const Module *m = n->b.g->mod;
+    const Segment *segment = &m->segment[p->segment];
+    int64_t count = param_slices(m, p), stride = param_slice_stride(m, p) / unit;
+    int64_t begin = (p->offset_elems - segment->offset_elems) / unit;
+    if (count == 1 || stride == extent)
+        return reshape2(n, slice_axis(n, flat, 0, begin, count * extent), count, extent);
+    /* Whole strides: the last one may reach beyond the segment, then all begin earlier. */
+    int64_t last = segment->elems / unit - count * stride, from = begin < last ? begin : last;
+    Val rows = reshape2(n, slice_axis(n, flat, 0, from, count * stride), count, stride);
+    return slice_axis(n, rows, 1, begin - from, extent);
+}
+
+/* A use's gradient in rows, zeros behind each up to `length`. */
+static Val rows_of(Norm *n, Val grad, const int64_t dim[2], int64_t length) {
+    return pad_rows(n, reshape2(n, grad, dim[0], dim[1]), length);
+}
+
+/* The uses of a parameter added in order, in such rows. */
+static Val add_uses(Norm *n, int param, const int64_t dim[2], int64_t length) {
+    const Param *p = &n->b.g->mod->param[param];
+    Val flat = n->flat[p->segment], next = n->grad[param];
+    Val first = flat.id != 0 ? take_slices(n, flat, p, 1, param_slice_elems(n->b.g->mod, p)) : next;
+    if (flat.id == 0) next.id++;
+    Val sum = rows_of(n, first, dim, length);
+    for (int use = 1; use < p->uses; use++, next.id++)
+        sum = build2(&n->b, OP_add, sum, rows_of(n, next, dim, length));
     return sum;
 }
 
+/* Sums of squares of all logical tensors of a block, in parts. */
+static Val sum_tensors(Norm *n, int param) {
+    Module *m = n->b.g->mod;
+    const Param *p = &m->param[param];
+    int64_t tensors = param_tensors(m, p), elems = type_elems(m->types, p->type) / tensors;
+    int64_t parts = parts_of(m, elems), dim[] = {tensors * parts, elems / parts};
+    Val squares = squares_of(n, add_uses(n, param, dim, dim[1]));
+    squares = sum_rows(&n->b, squares);
+    if (parts > 1) squares = sum_rows(&n->b, reshape2(n, squares, tensors, parts));
+    return squares;
+}
+
+/* ---- in a tree of blocks ---------------------------------------------------------------- */
+
+/* Sums of NORM_BLOCK neighbours of each row, the last ones of fewer. */
+static Val sum_level(Norm *n, Val x) {
+    const TypeInfo *t = val_info(n->b.g, x);
+    int64_t rows = t->dim[0], blocks = (t->dim[1] + NORM_BLOCK - 1) / NORM_BLOCK;
+    Val padded = pad_rows(n, x, blocks * NORM_BLOCK);
+    Val sums = sum_rows(&n->b, reshape2(n, padded, rows * blocks, NORM_BLOCK));
+    return reshape2(n, sums, rows, blocks);
+}
+
+/* The blocks of a segment, all in one kernel. */
+static Val segment_blocks(Norm *n, int s) {
+    if (n->blocks[s].id != 0) return n->blocks[s];
+    int64_t blocks = n->b.g->mod->segment[s].elems / NORM_BLOCK;
+    Val rows = reshape2(n, n->flat[s], blocks, NORM_BLOCK);
+    return n->blocks[s] = sum_rows(&n->b, squares_of(n, rows));
+}
+
+/* Sums of blocks of each piece, [slices, blocks]: those of its segment, but for tied weights and
+ * stacks whose slices begin between blocks. */
+static Val piece_blocks(Norm *n, int param) {
+    const Module *m = n->b.g->mod;
+    const Param *p = &m->param[param];
+    int64_t elems = param_slice_elems(m, p), count = param_slices(m, p);
+    bool aligned = count == 1 || param_slice_stride(m, p) % NORM_BLOCK == 0;
+    if (p->uses < 2 && aligned)
+        return take_slices(n, segment_blocks(n, p->segment), p, NORM_BLOCK,
+                           (elems + NORM_BLOCK - 1) / NORM_BLOCK);
+    int64_t dim[] = {count, elems}, length = layout_round(elems, NORM_BLOCK);
+    return sum_level(n, squares_of(n, add_uses(n, param, dim, length)));
+}
+
+/* A sum for each piece, where the piece's first logical tensor has its number; zeros for the
+ * others. */
+static Val sum_pieces(Norm *n, int param) {
+    const Module *m = n->b.g->mod;
+    const Param *p = &m->param[param];
+    int64_t tensors = param_tensors(m, p), pieces = param_slices(m, p);
+    Val x = piece_blocks(n, param);
+    while (val_info(n->b.g, x)->dim[1] > 1) x = sum_level(n, x);
+    return build_reshape(&n->b, pad_rows(n, x, tensors / pieces), 1, &tensors);
+}
+
 Graph *norm_graph(Module *m) {
-    Builder b = {.g = graph_new(m, "norm"), .phase = PHASE_U};
-    Type scalar = type_intern(m->types, DT_f32, 0, NULL);
-    Val *grad = add_gradients(b.g, m->arena);
-    Val count = graph_add_input(b.g, scalar, (Port){.role = ROLE_loss_count});
-    Val factor = norm_mean_factor(&b, count);
-    for (int i = 0, at = 0; i<m->nparam; at += m->param[i].uses> 1 ? m->param[i].uses : 1, i++) {
-        const Param *p = &m->param[i];
-        if (!is_counted(p)) continue;
-        int64_t n = param_tensors(m, p), elems = type_elems(m->types, p->type) / n;
-        int64_t parts = parts_of(m, elems), dim[] = {n * parts, elems / parts};
-        Val mean = add_uses(&b, p, &grad[at], dim);
-        Type whole = val_type(b.g, mean);
-        mean = build2(&b, OP_mul, mean, build_broadcast(&b, factor, whole, NULL));
-        Val squares = sum_rows(&b, build2(&b, OP_mul, mean, mean));
-        if (parts > 1) squares = sum_rows(&b, build_reshape(&b, squares, 2, (int64_t[]){n, parts}));
-        graph_add_output(b.g, squares, (Port){.role = ROLE_squares, .index = (int)p->tensor});
+    Norm n = {.b = {.g = graph_new(m, "norm"), .phase = PHASE_U}};
+    add_inputs(&n);
+    for (int i = 0; i < m->nparam; i++) {
+        if (!is_counted(&m->param[i])) continue;
+        Val squares = norm_is_tree(m) ? sum_pieces(&n, i) : sum_tensors(&n, i);
+        graph_add_output(n.b.g, squares,
+                         (Port){.role = ROLE_squares, .index = (int)m->param[i].tensor});
     }
-    return b.g;
+    return n.b.g;
 }

@@ -7,6 +7,9 @@
 /* Whether the squares are summed by a graph of their own, "norm", before "update". */
 bool norm_is_apart(const Module *m);
 
+/* Whether they are summed in a tree of blocks, which replicas can share. */
+bool norm_is_tree(const Module *m);
+
 /* The graph "norm": the sum of squares of the mean gradient of each logical tensor that this rank
  * counts, f32 [n] at role squares. */
 Graph *norm_graph(Module *m);

@@ -1,13 +1,11 @@
-/* optim.c - the layout of the parameter vector, and the update graph.
+/* optim.c - the layout of the parameter vector (layout.c, bucket.c), and the update graph.
  *
  * Reads   parameters and their uses, the optimizer's settings.
- * Writes  segment, offset_elems and use_offset_elems of every parameter; the module's segments,
+ * Writes  segment, offsets and stride of every parameter; the module's segments, buckets,
  *         flat_elems, grad_elems and nstate; the graph "update"; where weights are read in bf16,
  *         its results of that, and the graph "copy".
  * Keeps   all other graphs.
- * Why     updating flat vectors is one kernel a segment however many parameters there are. Blocks
- *         with weight decay come first, then the others, so decay is a fact of the segment and no
- *         element is asked. The padding between blocks is zero, has zero gradient, and stays zero.
+ * Why     updating flat vectors is one kernel a segment however many parameters there are.
  *
  * Source: the formulas of torch.optim in the order of their operations (_single_tensor_sgd,
  * _single_tensor_adam, _single_tensor_adamw of PyTorch 2; clip_grad_norm_ for the clipping):
@@ -20,55 +18,8 @@
  *   adamw  w *= 1 - lr * decay first, and no decay in g; then as adam.
  * A step whose loss or gradient norm is not finite changes nothing: new = select(ok, new, old).
  */
+#include "passes/layout.h"
 #include "passes/norm.h"
-
-/* ---- layout ----------------------------------------------------------------------------- */
-
-static int64_t padded_elems(const Module *m, const Param *p) {
-    int64_t elems = type_elems(m->types, p->type);
-    return (elems + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
-}
-
-/* One segment: all blocks with `decay`, in order of their indices. None when there are none. */
-static void lay_segment(Module *m, bool decay) {
-    Segment segment = {.offset_elems = m->flat_elems, .decay = decay};
-    for (int i = 0; i < m->nparam; i++) {
-        Param *p = &m->param[i];
-        if ((p->decay && p->trainable) != decay) continue;
-        p->segment = m->nsegment;
-        p->offset_elems = m->flat_elems;
-        m->flat_elems += padded_elems(m, p);
-    }
-    segment.elems = m->flat_elems - segment.offset_elems;
-    if (segment.elems > 0) m->segment[m->nsegment++] = segment;
-}
-
-/* Whether all blocks together can be counted in bytes, with states and later uses. */
-static bool fits(const Module *m) {
-    const int64_t elems_max = (int64_t)1 << 50;
-    int64_t left = elems_max;
-    for (int i = 0; i < m->nparam; i++) {
-        const Param *p = &m->param[i];
-        int64_t elems = type_elems(m->types, p->type), uses = p->uses > 1 ? p->uses : 1;
-        if (elems > elems_max / uses || elems * uses + PARAM_ALIGN * uses > left) return false;
-        left -= elems * uses + PARAM_ALIGN * uses;
-    }
-    return true;
-}
-
-static void lay_out(Module *m) {
-    m->flat_elems = 0;
-    m->nsegment = 0;
-    lay_segment(m, true);
-    lay_segment(m, false);
-    m->grad_elems = m->flat_elems;
-    for (int i = 0; i < m->nparam; i++) {
-        Param *p = &m->param[i];
-        if (p->uses < 2) continue;
-        p->use_offset_elems = m->grad_elems;
-        m->grad_elems += (p->uses - 1) * padded_elems(m, p);
-    }
-}
 
 static int state_count(const Optimizer *o) {
     if (o->kind != OPTIM_sgd) return 2;
@@ -310,11 +261,11 @@ static Graph *build_update(Module *m, Arena *scratch) {
 
 bool pass_optim(PassContext *ctx) {
     Module *m = ctx->mod;
-    if (!fits(m)) {
+    if (!layout_fits(m)) {
         diag_error(m->diag, E026, (Span){0}, "the parameters have more than 2^50 elements");
         return false;
     }
-    lay_out(m);
+    layout_params(m, ctx->scratch);
     m->nstate = state_count(&m->train.optimizer);
     if (reads_copy(m)) module_set_graph(m, "copy", build_copy(m));
     if (module_chunk_graph(m, "train", 0) == NULL) return true;

@@ -65,12 +65,18 @@ static int64_t cache_bytes(const Graph *g, int64_t index) {
     return bytes;
 }
 
-static int64_t grad_offset(const Module *m, const Port *port) {
+/* A parameter, its copy in bf16, or its gradient. */
+static Addr param_home(const Module *m, const Port *port) {
     const Param *p = &m->param[port->index];
-    int64_t elems = type_elems(m->types, p->type);
-    int64_t stride = (elems + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
-    if (port->use == 0) return p->offset_elems * FLOAT_BYTES;
-    return (p->use_offset_elems + (port->use - 1) * stride) * FLOAT_BYTES;
+    int64_t bytes = port->role == ROLE_weight_copy ? HALF_BYTES : FLOAT_BYTES;
+    Addr home = {.region = REGION_param,
+                 .offset_bytes = p->offset_elems * bytes,
+                 .pitch_bytes = p->stride_elems * bytes};
+    if (port->role == ROLE_weight_copy) home.region = REGION_copy;
+    if (port->role != ROLE_grad) return home;
+    home.region = REGION_grad;
+    home.offset_bytes = param_grad_offset(m, p, port->use) * bytes;
+    return home;
 }
 
 static int64_t metric_offset(int64_t index) { return SCALAR_METRICS + 2 * index * PLACE_ALIGN; }
@@ -113,12 +119,8 @@ bool place_fixed_address(const Module *m, const Graph *g, const Port *port, Addr
     case ROLE_position:
     case ROLE_last: region = REGION_data, at = batch_bytes(g, port); break;
     case ROLE_weight:
-        region = REGION_param, at = m->param[port->index].offset_elems * FLOAT_BYTES;
-        break;
     case ROLE_weight_copy:
-        region = REGION_copy, at = m->param[port->index].offset_elems * HALF_BYTES;
-        break;
-    case ROLE_grad: region = REGION_grad, at = grad_offset(m, port); break;
+    case ROLE_grad: *addr = param_home(m, port); return true;
     case ROLE_flat_weight: region = REGION_param; break;
     case ROLE_flat_grad: region = REGION_grad; break;
     case ROLE_flat_state:

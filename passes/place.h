@@ -59,8 +59,9 @@ bool place_is_workspace(const Graph *g, Val v);
  * writes, and nowhere else. */
 bool place_is_pointwise(const Node *n, int i, int r);
 
-/* Bytes of one slice of a stacked value. */
+/* Bytes of one slice of a stacked value; from the first byte of a value to its last one. */
 int64_t place_slice_bytes(const Graph *g, Val stacked, const Node *repeat);
+int64_t place_extent(const Graph *g, Val v, int64_t pitch_bytes);
 
 /* Whether an output of this role has an address of its own. */
 bool place_role_is_fixed(Role role);
@@ -80,6 +81,7 @@ typedef struct PlaceBuffer {
     int64_t bytes;
     RegionId region; /* none: to be packed into slot or scratch */
     int64_t offset_bytes;
+    int64_t pitch_bytes; /* of a stack whose slices lie apart; else 0 */
     int begin, end; /* first and last moment of its life, both included */
     unsigned tasks; /* bit by task that touches it */
     const Graph *g; /* a value that it holds, for messages */

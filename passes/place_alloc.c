@@ -46,8 +46,10 @@ static Loc new_buffer(Alloc *a, const Graph *g, Val v) {
     return (Loc){.buffer = (int)a->placed->buffers.list.n};
 }
 
-static Loc slice_of(Loc whole, int depth, int64_t bytes) {
-    whole.stride[depth] = bytes;
+/* Slices of a stack follow each other unless its home keeps them apart. */
+static Loc slice_of(const Alloc *a, Loc whole, int depth, int64_t bytes) {
+    int64_t pitch = a->placed->buffers.list.data[whole.buffer - 1].pitch_bytes;
+    whole.stride[depth] = pitch != 0 && depth == 0 ? pitch : bytes;
     return whole;
 }
 
@@ -176,14 +178,14 @@ static void place_body(Alloc *a, Level *outer, const Node *n) {
     for (int i = 0; i < n->nin; i++) {
         Loc loc = outer->loc[outer->scan.base[n->in[i].id].id];
         if (i >= ncarry + nconst)
-            loc = slice_of(loc, outer->depth, place_slice_bytes(outer->g, n->in[i], n));
+            loc = slice_of(a, loc, outer->depth, place_slice_bytes(outer->g, n->in[i], n));
         l.loc[body->in[i].id] = loc;
     }
     for (int r = 0; r < n->nout; r++) {
         home[r] = outer->loc[node_out(n, r).id];
         if (r >= ncarry)
             home[r] =
-                slice_of(home[r], outer->depth, place_slice_bytes(outer->g, node_out(n, r), n));
+                slice_of(a, home[r], outer->depth, place_slice_bytes(outer->g, node_out(n, r), n));
     }
     place_level(a, &l, home);
 }
@@ -231,21 +233,25 @@ static Loc port_buffer(Alloc *a, PlaceFixed *fixed, Graph *g, Val v, const Port 
     Addr addr;
     if (!fixed(g->mod, g, port, &addr)) return (Loc){0};
     Loc loc = new_buffer(a, g, v);
-    buffer_at(a, loc)->region = addr.region;
-    buffer_at(a, loc)->offset_bytes = addr.offset_bytes;
+    PlaceBuffer *b = buffer_at(a, loc);
+    b->region = addr.region;
+    b->offset_bytes = addr.offset_bytes;
+    b->pitch_bytes = addr.pitch_bytes;
+    b->bytes = place_extent(g, v, addr.pitch_bytes);
     return loc;
 }
 
-/* Buffer numbers become addresses. */
-static void resolve(Alloc *a, Graph *g) {
+/* Buffer numbers become addresses. A pitch is of the whole stack, which bodies do not see. */
+static void resolve(Alloc *a, Graph *g, bool top) {
     for (uint32_t v = 1; v < g->nval; v++) {
         Addr *addr = &g->val[v].addr;
         const PlaceBuffer *b = &a->placed->buffers.list.data[addr->offset_bytes - 1];
         addr->region = b->region;
         addr->offset_bytes = b->offset_bytes;
+        addr->pitch_bytes = top ? b->pitch_bytes : 0;
     }
     for (int i = 0; i < g->nnode; i++)
-        if (g->node[i]->op == OP_repeat) resolve(a, g->node[i]->body);
+        if (g->node[i]->op == OP_repeat) resolve(a, g->node[i]->body, false);
 }
 
 Placed place_graph(Graph *g, PlaceFixed *fixed, const PlaceOptions *options, Arena *arena) {
@@ -268,6 +274,6 @@ Placed place_graph(Graph *g, PlaceFixed *fixed, const PlaceOptions *options, Are
     a.now++;
     for (int k = 0; k < g->nout; k++) touch(&a, l.loc[l.scan.base[g->out[k].id].id]);
     place_pack(&placed, options, arena);
-    resolve(&a, g);
+    resolve(&a, g, true);
     return placed;
 }

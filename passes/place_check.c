@@ -66,6 +66,18 @@ static void fail(Check *c, const char *why) {
     if (c->why == NULL) c->why = why;
 }
 
+/* Byte `at` of a value as bytes from its address; `end`: where in the value the bytes end that
+ * follow it in memory. */
+static int64_t locate(const Graph *g, Val v, int64_t at, int64_t *end) {
+    const Addr *a = &g->val[v.id].addr;
+    const TypeInfo *t = val_info(g, v);
+    *end = bytes_of(g, v);
+    if (a->pitch_bytes == 0 || t->ndim == 0 || t->dim[0] == 0) return at;
+    int64_t slice = *end / t->dim[0], i = at / slice;
+    *end = (i + 1) * slice;
+    return i * a->pitch_bytes + at - i * slice;
+}
+
 /* ---- memory ----------------------------------------------------------------------------- */
 
 static void memory_write(Check *c, RegionId region, Range w) {
@@ -96,11 +108,11 @@ static const Range *memory_at(const Check *c, RegionId region, int64_t at) {
     return NULL;
 }
 
-static void check_part(Check *c, const Graph *g, Val v, RegionId region, int64_t base,
-                       const Part *part) {
+static void check_part(Check *c, const Graph *g, Val v, const Part *part) {
     int64_t at = part->at;
     while (at < part->at + part->bytes && c->why == NULL) {
-        const Range *r = memory_at(c, region, base + at);
+        int64_t end, near = address(c, g, v) + locate(g, v, at, &end);
+        const Range *r = memory_at(c, g->val[v.id].addr.region, near);
         Content reader = {g, v}, wanted = c->contents.data[part->content];
         if (r == NULL) {
             fail(c, arena_printf(c->arena, "%s is read, but byte %" PRId64 " was never written",
@@ -108,31 +120,36 @@ static void check_part(Check *c, const Graph *g, Val v, RegionId region, int64_t
             return;
         }
         if (r->content != part->content ||
-            r->from + (base + at - r->begin) != part->from + (at - part->at)) {
+            r->from + (near - r->begin) != part->from + (at - part->at)) {
             fail(c, arena_printf(c->arena, "%s is read where %s lies over %s", name_of(c, reader),
                                  name_of(c, c->contents.data[r->content]), name_of(c, wanted)));
             return;
         }
-        at = r->end - base;
+        at += r->end - near;
+        if (at > end) at = end;
     }
 }
 
 static void check_read(Check *c, const Graph *g, Val v, const Parts *parts) {
-    for (uint32_t i = 0; i < parts->n && c->why == NULL; i++)
-        check_part(c, g, v, g->val[v.id].addr.region, address(c, g, v), &parts->data[i]);
+    for (uint32_t i = 0; i < parts->n && c->why == NULL; i++) check_part(c, g, v, &parts->data[i]);
 }
 
 /* New content for bytes [at, at + bytes) of value v, written to memory. */
 static Part write_part(Check *c, const Graph *g, Val v, int64_t at, int64_t bytes) {
     RegionId region = g->val[v.id].addr.region;
-    int64_t begin = address(c, g, v) + at;
     Content what = {g, v};
-    if (region == REGION_none || begin < 0 || begin + bytes > c->mod->region_bytes[region])
-        fail(c, arena_printf(c->arena, "%s lies outside its region", name_of(c, what)));
     vec_push(c->arena, &c->contents, what);
     Part part = {.at = at, .bytes = bytes, .content = (int)c->contents.n - 1};
-    Range w = {.begin = begin, .end = begin + bytes, .content = part.content};
-    if (bytes > 0 && c->why == NULL) memory_write(c, region, w);
+    for (int64_t done = 0; (done < bytes || bytes == 0) && c->why == NULL;) {
+        int64_t end, begin = address(c, g, v) + locate(g, v, at + done, &end);
+        int64_t n = end - at - done < bytes - done ? end - at - done : bytes - done;
+        Range w = {.begin = begin, .end = begin + n, .content = part.content, .from = done};
+        if (region == REGION_none || begin < 0 || w.end > c->mod->region_bytes[region])
+            fail(c, arena_printf(c->arena, "%s lies outside its region", name_of(c, what)));
+        if (bytes == 0) break;
+        if (c->why == NULL) memory_write(c, region, w);
+        done += n;
+    }
     return part;
 }
 
@@ -321,6 +338,16 @@ static void end_task(Check *c, const Graph *g, const Parts *value, int task) {
     if (c->options->slots) c->memory[REGION_scratch].n = 0;
 }
 
+/* Kernels know nothing of slices that lie apart. */
+static void check_dense(Check *c, const Graph *g, const Node *n) {
+    for (int k = 0; k < n->nin + n->nout; k++) {
+        Val v = k < n->nin ? n->in[k] : node_out(n, k - n->nin);
+        if (g->val[v.id].addr.pitch_bytes != 0)
+            fail(c, arena_printf(c->arena, "a kernel works on %s, whose slices lie apart",
+                                 name_of(c, (Content){g, v})));
+    }
+}
+
 static void replay(Check *c, const Graph *g, Parts *value, int depth) {
     int task = 0;
     for (int i = 0; i < g->nnode && c->why == NULL; i++) {
@@ -334,6 +361,7 @@ static void replay(Check *c, const Graph *g, Parts *value, int depth) {
             replay_repeat(c, g, n, value, depth);
             continue;
         }
+        check_dense(c, g, n);
         for (int k = 0; k < n->nin; k++) check_read(c, g, n->in[k], &value[n->in[k].id]);
         check_aliases(c, g, n);
         for (int r = 0; r < n->nout; r++)
@@ -354,7 +382,8 @@ static void check_ports(Check *c, const Graph *g, PlaceFixed *fixed) {
         const Addr *at = &g->val[v.id].addr;
         Addr home;
         if (fixed(g->mod, g, port, &home) &&
-            (home.region != at->region || home.offset_bytes != at->offset_bytes))
+            (home.region != at->region || home.offset_bytes != at->offset_bytes ||
+             home.pitch_bytes != at->pitch_bytes))
             fail(c, arena_printf(c->arena, "%s is not at its home", name_of(c, (Content){g, v})));
     }
 }
@@ -386,8 +415,14 @@ static void fill_gradients(Check *c, const Graph *g) {
 static int64_t gradient_end(const Graph *g, int64_t at) {
     for (int k = 0; k < g->nout; k++) {
         const Addr *home = &g->val[g->out[k].id].addr;
-        int64_t end = home->offset_bytes + bytes_of(g, g->out[k]);
-        if (home->region == REGION_grad && home->offset_bytes <= at && at < end) return end;
+        const TypeInfo *t = val_info(g, g->out[k]);
+        int64_t n = home->pitch_bytes != 0 && t->ndim > 0 ? t->dim[0] : 1;
+        if (home->region != REGION_grad) continue;
+        for (int64_t i = 0; i < n; i++) {
+            int64_t begin = home->offset_bytes + i * home->pitch_bytes;
+            int64_t end = begin + bytes_of(g, g->out[k]) / n;
+            if (begin <= at && at < end) return end;
+        }
     }
     return at;
 }

@@ -76,16 +76,35 @@ typedef struct Lent {
     PlaceBuffer **other;
 } Lent;
 
+/* Pieces of a buffer that lie apart. */
+static int64_t pieces_of(const PlaceBuffer *b) {
+    return b->pitch_bytes > 0 ? (b->bytes + b->pitch_bytes - 1) / b->pitch_bytes : 1;
+}
+
+static void list_pieces(Lent *l, PlaceBuffer *b, Arena *arena) {
+    int64_t n = pieces_of(b);
+    for (int64_t i = 0; i < n; i++) {
+        PlaceBuffer *piece = n > 1 ? ARENA_NEW(arena, PlaceBuffer) : b;
+        *piece = *b;
+        piece->bytes -= (n - 1) * b->pitch_bytes;
+        piece->offset_bytes += i * b->pitch_bytes;
+        l->list[l->ngrad++] = piece;
+    }
+}
+
 /* The gradients that this graph writes, and as buffers that never die all bytes that are not of
  * one. */
 static Lent lent_new(Placed *placed, Arena *arena) {
     int nbuffer = (int)placed->buffers.list.n;
-    Lent l = {.list = ARENA_ARRAY(arena, PlaceBuffer *, 3 * nbuffer + 2),
-              .other = ARENA_ARRAY(arena, PlaceBuffer *, 3 * nbuffer + 2)};
-    for (int i = 0; i < nbuffer; i++) {
-        PlaceBuffer *b = &placed->buffers.list.data[i];
-        if (b->region == REGION_grad) l.list[l.ngrad++] = b;
-    }
+    size_t most = (size_t)nbuffer + 2;
+    for (int i = 0; i < nbuffer; i++)
+        if (placed->buffers.list.data[i].region == REGION_grad)
+            most += 2 * (size_t)pieces_of(&placed->buffers.list.data[i]);
+    Lent l = {.list = ARENA_ARRAY(arena, PlaceBuffer *, most),
+              .other = ARENA_ARRAY(arena, PlaceBuffer *, most)};
+    for (int i = 0; i < nbuffer; i++)
+        if (placed->buffers.list.data[i].region == REGION_grad)
+            list_pieces(&l, &placed->buffers.list.data[i], arena);
     qsort(l.list, (size_t)l.ngrad, sizeof *l.list, by_offset);
     l.n = l.ngrad;
     for (int i = -1; i < l.ngrad && l.ngrad > 0; i++) {

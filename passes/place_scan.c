@@ -89,6 +89,13 @@ int64_t place_slice_bytes(const Graph *g, Val stacked, const Node *repeat) {
     return type_bytes(g->mod->types, val_type(g, stacked)) / (count > 0 ? count : 1);
 }
 
+int64_t place_extent(const Graph *g, Val v, int64_t pitch_bytes) {
+    const TypeInfo *t = val_info(g, v);
+    int64_t bytes = type_bytes(g->mod->types, val_type(g, v));
+    if (pitch_bytes == 0 || t->ndim == 0 || t->dim[0] == 0) return bytes;
+    return (t->dim[0] - 1) * pitch_bytes + bytes / t->dim[0];
+}
+
 bool place_role_is_fixed(Role role) { return role != ROLE_none && role != ROLE_output; }
 
 int place_occupant(const Graph *g, int k) {

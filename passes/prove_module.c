@@ -37,31 +37,6 @@ static const char *prove_gradients(Arena *arena, Module *m, const char *name) {
     return NULL;
 }
 
-/* Segments follow each other without a gap, blocks lie in their segment and do not overlap. */
-static const char *prove_layout(Arena *arena, const Module *m) {
-    int64_t at = 0;
-    for (int s = 0; s < m->nsegment; s++) {
-        if (m->segment[s].offset_elems != at)
-            return arena_printf(arena, "segment %d does not begin at %" PRId64, s, at);
-        at += m->segment[s].elems;
-    }
-    if (at != m->flat_elems) return "the segments do not cover the parameter vector";
-    for (int i = 0; i < m->nparam; i++) {
-        const Param *p = &m->param[i];
-        int64_t end = p->offset_elems + type_elems(m->types, p->type);
-        const Segment *s = &m->segment[p->segment];
-        if (p->offset_elems < s->offset_elems || end > s->offset_elems + s->elems)
-            return arena_printf(arena, "parameter '%s' lies outside its segment", p->name);
-        for (int k = 0; k < i; k++) {
-            const Param *q = &m->param[k];
-            if (q->offset_elems < end &&
-                p->offset_elems < q->offset_elems + type_elems(m->types, q->type))
-                return arena_printf(arena, "parameters '%s' and '%s' overlap", q->name, p->name);
-        }
-    }
-    return NULL;
-}
-
 const char *prove_module(Arena *arena, Module *m) {
     static const char *const graphs[] = {"train", "train.add"};
     const char *why = NULL;

@@ -90,4 +90,9 @@ const char *prove_tasks(Arena *arena, const Table *t, const ScheduleCosts *costs
  * the update covers each element of each parameter exactly once. */
 const char *prove_module(Arena *arena, Module *m);
 
+/* The same for the flat vectors (prove_layout.c): pieces of parameters lie apart in their segments;
+ * buckets are whole blocks for all replicas and lie apart, and the gradient of every use that is
+ * trained and computed here is in exactly one, of the chunk that computes it. */
+const char *prove_layout(Arena *arena, Module *m);
+
 #endif

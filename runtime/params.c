@@ -39,19 +39,22 @@ static int by_name(const void *a, const void *b) {
 static bool add_block(InfParams *all, const PlanParam *block, int rank) {
     int64_t tensors = product(block->stack, block->nstack);
     int64_t stored_bytes = product(block->stored, block->ndim) * (int64_t)sizeof(float);
+    int64_t slice_bytes = stored_bytes * product(block->stack + 1, block->nstack - 1);
     for (int64_t i = 0; i < tensors; i++) {
         int64_t index[PLAN_REPEAT_DEPTH_MAX] = {0}, rest = i;
         for (int axis = block->nstack - 1; axis >= 0; axis--) {
             index[axis] = rest % block->stack[axis];
             rest /= block->stack[axis];
         }
+        int64_t at = i * stored_bytes;
+        if (block->stride != 0) at = index[0] * (block->stride - slice_bytes) + at;
         index[0] += block->first;
         InfParam *p = &all->param[all->count];
         *p = (InfParam){.name = expand_name(block, index),
                         .block = block,
                         .rank = rank,
                         .here = rank == all->plan->rank,
-                        .offset = block->offset + i * stored_bytes,
+                        .offset = block->offset + at,
                         .use_offset = i * stored_bytes,
                         .count = product(block->dim, block->ndim)};
         if (!p->name) return false;

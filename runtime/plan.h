@@ -305,6 +305,7 @@ typedef enum PlanInit {
 typedef struct PlanParam {
     const char *name;
     int64_t offset; /* bytes in param and grad; state k is at k * Plan.flat_bytes + offset */
+    int64_t stride; /* bytes from slice to slice of stack axis 0; 0: they follow each other */
     int64_t first;  /* a rank's part of a stack: the number of its first tensor in axis 0 */
     int32_t nstack, ndim;
     int64_t stack[PLAN_REPEAT_DEPTH_MAX];
