@@ -7,7 +7,7 @@
 
 void plan_buckets(Program *p) {
     const Module *m = p->mod;
-    if (m->parallel.dp == 1) return;
+    if (m->parallel.dp == 1 && !m->parallel.ordered) return;
     PlanBucket all = {.local = m->nchunk - 1, .at = 0, .bytes = m->grad_elems * 4};
     PlanReady ready = {.bucket = 0, .iteration = -1};
     vec_push(p->arena, &p->buckets, all);

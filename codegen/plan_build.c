@@ -598,6 +598,10 @@ static void plan_rank(Program *p) {
     plan_generate(p, &plan);
     plan_buffers(p);
     plan_finish(p, &plan);
+    const PlanProgram *train = &p->programs.data[p->at.program];
+    if (train->nmetric > 0)
+        plan.ordered =
+            plan_ordered(p, train->metric[0].sum, squares_offset(module_graph(p->mod, "update")));
     plan.attention_width = p->options->attention_width;
     plan.nparam = p->params.n - p->at.param;
     plan.nalias = p->aliases.n - p->at.alias;

@@ -519,6 +519,7 @@ static void print_plan(const Program *p, uint32_t rank, uint64_t hash, FILE *out
     print_rows_field(out, "share", "shares", 0, plan->nshare);
     print_rows_field(out, "bucket", "buckets", at->bucket, plan->nbucket);
     if (plan->nbucket) fprintf(out, "        .ready = ready + %u,\n", at->ready);
+    if (plan->ordered) fprintf(out, "        .ordered = &ordered_%u,\n", rank);
     print_rows_field(out, "stage", "stages", 0, plan->nstage);
     print_rows_field(out, "unit", "units", 0, plan->nunit);
     print_rows_field(out, "program", "programs", at->program, plan->nprogram);
@@ -572,6 +573,7 @@ void plan_print(const Program *p, uint64_t hash, FILE *out) {
     print_stages(p, out);
     print_programs(p, out);
     print_buffers(p, out);
+    for (uint32_t r = 0; r < p->plans.n; r++) plan_print_ordered(p, r, out);
     fputs("static const Plan plans[] = {\n", out);
     for (uint32_t r = 0; r < p->plans.n; r++) print_plan(p, r, hash, out);
     fputs("};\n", out);

@@ -115,6 +115,11 @@ void plan_reduce_steps(Program *p);
 /* The rows behind the last task of a rank's step that writes gradients. */
 void plan_reduce_tasks(Program *p);
 
+/* reduce = ordered (plan_ordered.c): the tables of the rank at hand, NULL for other sums; as C.
+ *   figures   loss, counts and metrics in PLAN_REGION_scalar */
+PlanOrdered *plan_ordered(const Program *p, int64_t figures, int64_t figures_end);
+void plan_print_ordered(const Program *p, uint32_t rank, FILE *out);
+
 /* A matrix product with its epilogue as a row for the device's library (plan_matmul.c). */
 PlanMatmul plan_matmul(const Graph *body);
 

@@ -3,6 +3,7 @@
  * Reads   "train" and the number of microbatches.
  * Writes  "train.add" when there is more than one: a copy of train whose sums (gradients, loss,
  *         counts, metrics) also come in as inputs, and go out as input + value.
+ *         With reduce = ordered each microbatch writes, and whole sums are added (ordered.h).
  * Keeps   train, and the order and meaning of everything in the copy.
  * Why     whether a microbatch writes or adds is a fact of its place in the schedule. Two graphs
  *         say so at compile time; no buffer is filled with zeros, no kernel asks a flag.
@@ -114,7 +115,8 @@ static Graph *add_to_outputs(const Graph *from, const char *name, const bool *wa
 
 bool pass_accumulate(PassContext *ctx) {
     Module *m = ctx->mod;
-    for (int c = 0; c < m->nchunk && m->train.microbatches > 1; c++) {
+    bool adds = m->train.microbatches > 1 && !m->parallel.ordered;
+    for (int c = 0; c < m->nchunk && adds; c++) {
         const Graph *train = module_chunk_graph(m, "train", c);
         if (train == NULL) continue;
         const char *name = module_chunk_name(m, "train.add", c);

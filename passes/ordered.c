@@ -100,6 +100,18 @@ static void join_parts(Maker *k, Stack *all, const Stack *own, int replica) {
     }
 }
 
+/* The tree of single leaves. */
+static int *join_leaves(Arena *arena, int64_t leaves) {
+    Stack s = stack_new(arena, (int)leaves, leaves);
+    int *joins = ARENA_ARRAY(arena, int, leaves);
+    OrderedAdd add;
+    for (int64_t i = 0; i < leaves; i++) {
+        s.node[s.n++] = (TreeNode){.index = i};
+        while (step_up(&s, &add)) joins[i] += add.into >= 0;
+    }
+    return joins;
+}
+
 Ordered *ordered_make(Arena *arena, const Table *t, int replicas) {
     Ordered *o = ARENA_NEW(arena, Ordered);
     *o = (Ordered){.replicas = replicas, .chunks = t->chunks, .microbatches = t->microbatches};
@@ -108,6 +120,7 @@ Ordered *ordered_make(Arena *arena, const Table *t, int replicas) {
     k.busy = ARENA_ARRAY(arena, bool, t->microbatches + 1);
     o->leaf = ARENA_ARRAY(arena, OrderedLeaf, rows * t->microbatches);
     o->buffers = ARENA_ARRAY(arena, int, t->ranks);
+    o->joins = join_leaves(arena, leaves);
     Stack *left = ARENA_ARRAY(arena, Stack, rows), all = stack_new(arena, (int)leaves, leaves);
     for (int64_t i = 0; i < rows; i++) {
         left[i] = walk_chunk(&k, t, (int)(i / replicas), (int)(i % replicas));

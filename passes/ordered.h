@@ -42,6 +42,7 @@ typedef struct Ordered {
     int *kept;     /* [chunk][replica][number]: the buffer of each of its parts */
     int most_kept; /* parts of a replica */
     int *buffers;  /* by rank: how many a replica needs, at most */
+    int *joins;    /* by leaf: sums that are complete behind it, were they added one by one */
 } Ordered;
 
 static inline const OrderedLeaf *ordered_leaf(const Ordered *o, int chunk, int replica, int m) {

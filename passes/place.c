@@ -20,6 +20,7 @@
 
 #include "ir/panic.h"
 #include "passes/norm.h"
+#include "passes/ordered.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -249,10 +250,18 @@ static bool within_limit(const PassContext *ctx, const Holders *h) {
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-static void size_flat_regions(Module *m) {
+/* With reduce = ordered, sums of gradients that wait for others. */
+static int gradient_buffers(const PassContext *ctx) {
+    const Module *m = ctx->mod;
+    if (!m->parallel.ordered || ctx->table == NULL) return 1;
+    return ordered_make(ctx->scratch, ctx->table, (int)m->parallel.dp)->buffers[m->rank];
+}
+
+static void size_flat_regions(PassContext *ctx) {
+    Module *m = ctx->mod;
     for (int i = 0; i < REGION_count; i++) m->region_bytes[i] = 0;
     m->region_bytes[REGION_param] = m->flat_elems * FLOAT_BYTES;
-    m->region_bytes[REGION_grad] = m->grad_elems * FLOAT_BYTES;
+    m->region_bytes[REGION_grad] = m->grad_elems * FLOAT_BYTES * gradient_buffers(ctx);
     m->region_bytes[REGION_state] = m->nstate * m->flat_elems * FLOAT_BYTES;
     m->region_bytes[REGION_copy] = module_graph(m, "copy") ? m->flat_elems * HALF_BYTES : 0;
     m->region_bytes[REGION_scalar] = scalar_bytes(m);
@@ -354,7 +363,7 @@ bool pass_place(PassContext *ctx) {
     int64_t *slot_bytes = ARENA_ARRAY(ctx->scratch, int64_t, nchunk);
     m->place = ARENA_ARRAY(m->arena, PlaceChunk, nchunk);
     int64_t scratch[RUN_COUNT] = {0};
-    size_flat_regions(m);
+    size_flat_regions(ctx);
     if (m->chunk != NULL) size_windows(ctx);
     hold_params(m, &holders, ctx->scratch);
     for (int i = 0; i < m->ngraph; i++) {

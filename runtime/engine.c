@@ -6,6 +6,7 @@
 
 #include "runtime/check.h"
 #include "runtime/file.h"
+#include "runtime/ordered.h"
 #include "runtime/philox.h"
 #include "runtime/pipeline.h"
 #include "runtime/signals.h"
@@ -118,6 +119,7 @@ InfCode inf_engine_start(InfError *e, const Plan *plan, InfGroup *group, int thr
     out->graph = calloc((size_t)plan->nprogram + task_count(plan), sizeof *out->graph);
     if (!out->arg || !out->graphs || !out->graph) return inf_fail(e, INF_IO, "out of memory");
     out->env.threads = inf_threads_set(threads);
+    TRY(inf_ordered_open(e, out));
     if (!talks(plan, group)) return INF_OK;
     out->pipeline = calloc(1, sizeof *out->pipeline);
     if (!out->pipeline) return inf_fail(e, INF_IO, "out of memory");
@@ -202,6 +204,7 @@ void inf_engine_close(InfEngine *m) {
     inf_unmap_memory(m->mirror, m->mirror_bytes);
     inf_profile_close(&m->profile);
     inf_order_close(&m->order);
+    inf_ordered_close(m);
     free(m->graphs);
     free(m->graph);
     free(m->arg);

@@ -46,6 +46,7 @@ typedef struct InfEngine {
     bool *graph;           /* recorded: by program, then by task */
     InfOrder order;        /* while a graph is recorded */
     InfPipeline *pipeline; /* of a run of several ranks; else NULL */
+    struct InfOrdered *ordered; /* with PlanOrdered, see ordered.h; else NULL */
     InfProfile profile;
     InfCeiling ceiling; /* measured with the kernels' times */
 } InfEngine;

@@ -276,6 +276,37 @@ typedef struct PlanReady {
     int64_t iteration; /* -1: in no repeat */
 } PlanReady;
 
+/* reduce = "ordered": microbatches are the leaves of one tree over all replicas. Each writes its
+ * gradients into a buffer of its own, buffer b at b * grad_bytes of PLAN_REGION_grad, by the
+ * program of a first microbatch. Behind the last task that writes them, buffers are added. */
+typedef struct PlanLeaf {
+    uint32_t buffer;
+    uint32_t add, nadd; /* of PlanOrdered.add */
+} PlanLeaf;
+
+typedef struct PlanAdd {
+    uint32_t into, from; /* buffers */
+} PlanAdd;
+
+/* A sum that a replica is left with, in the order of the whole tree; behind it so many pairs of
+ * sums, latest first, are added. */
+typedef struct PlanPart {
+    int32_t replica;
+    uint32_t joins;
+} PlanPart;
+
+typedef struct PlanOrdered {
+    int64_t grad_bytes;
+    const PlanLeaf *leaf; /* [local chunk][replica][microbatch] */
+    const PlanAdd *add;
+    const PlanPart *part;
+    uint32_t npart;
+    const uint32_t *kept; /* [local chunk][replica][number]: the buffer of each part */
+    uint32_t most_kept;
+    const uint32_t *joins; /* the same as PlanPart.joins for single leaves: loss and counts */
+    int64_t figure_at, figure_bytes; /* loss, counts, metrics: in PLAN_REGION_scalar */
+} PlanOrdered;
+
 /* How the ranks of a pipeline finish a step, in this order: loss, counts and metrics from the rank
  * of the last chunk to all; the shares; `norm`, which writes some of the squares, zeros elsewhere;
  * their sum over all ranks; the update. */
@@ -475,6 +506,7 @@ typedef struct Plan {
     const PlanBucket *bucket; /* in the order in which they become ready */
     uint32_t nbucket;
     const PlanReady *ready;
+    const PlanOrdered *ordered; /* NULL: gradients are added to those of the microbatch before */
     PlanFinish finish;
     const struct InfTransport *transport; /* NULL: one rank */
     const PlanStage *stage;               /* by chunk */

@@ -5,6 +5,7 @@
 
 #include "runtime/feed.h"
 #include "runtime/kernels.h"
+#include "runtime/ordered.h"
 #include "runtime/pipeline.h"
 #include "runtime/signals.h"
 
@@ -121,6 +122,9 @@ static int64_t microbatch_of(const InfEngine *m, const Work *work, const PlanTas
     return task->microbatch >= 0 ? before + task->microbatch : 0;
 }
 
+/* Whether there are others whose gradients count. */
+static bool adds_replicas(const InfEngine *m) { return m->pipeline && m->pipeline->replicas > 1; }
+
 /* Task `i` of the plan, no message; before a forward, its samples. */
 static void enqueue_task(InfEngine *m, const InfLoader *l, const Work *work, uint32_t i) {
     const PlanTask *task = &m->plan->task[i];
@@ -128,10 +132,12 @@ static void enqueue_task(InfEngine *m, const InfLoader *l, const Work *work, uin
     await_message(m, task, i);
     uint32_t span = inf_profile_begin_task(&m->profile, INF_SPAN_task, i);
     if (task->kind < PTASK_update) inf_engine_window(m, task);
+    if (work->program == 0) inf_ordered_before(m, task);
     if (task->kind == PTASK_forward && !work->bare) stage(m, l, work, task);
-    m->reduces = m->pipeline && work->program == 0 && task->last;
+    m->reduces = adds_replicas(m) && work->program == 0 && task->last;
     inf_engine_run(m, task->program);
     m->reduces = false;
+    if (work->program == 0) inf_ordered_after(m, task);
     inf_profile_end(&m->profile, span);
 }
 
@@ -148,12 +154,13 @@ static void walk_tasks(InfEngine *m, const InfLoader *l, const Work *work, RunTa
         bool exchanges = m->pipeline && task->kind == PTASK_update;
         done = 1;
         tell_place(m, work, i);
+        if (task->kind == PTASK_update) inf_ordered_finish(m);
         if (exchanges) settle(m, i);
         if (leaves_out(m, work, task)) continue;
         if (exchanges) exchange_norm(m, i);
-        if (task->kind == PTASK_reduce)
-            inf_pipeline_reduced(m->pipeline, (uint32_t)task->message);
-        else if (task->kind > PTASK_update)
+        if (task->kind == PTASK_reduce) {
+            if (adds_replicas(m)) inf_pipeline_reduced(m->pipeline, (uint32_t)task->message);
+        } else if (task->kind > PTASK_update)
             done = post_messages(m, i, end);
         else
             run(m, l, work, i);

@@ -57,6 +57,9 @@ typedef struct InfTransport {
      * numbers before. All replicas get the same bits, and in every run, because the order of the
      * additions depends on their number only. */
     InfCode (*add)(InfError *e, float *at, uint64_t count, InfRequest *out);
+    /* Begins: everyone's `mine` of this process's replicas, in their order: all[dp][bytes]. At most
+     * 1 MiB from each; wait() ends it. */
+    InfCode (*collect)(InfError *e, const void *mine, uint64_t bytes, void *all, InfRequest *out);
     /* Everyone's `mine` in rank order: all[count][bytes]. At most 1 MiB from each. */
     InfCode (*gather)(InfError *e, const void *mine, uint64_t bytes, void *all);
 } InfTransport;
