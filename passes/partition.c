@@ -199,10 +199,18 @@ static void set_edges(const PassContext *ctx, Table *t, const Cut *train) {
     }
 }
 
-/* Messages within a rank are the device's: between ranks on processors these are the transport's.
- */
-static bool check_messages(const PassContext *ctx, const Table *t) {
-    if (!t->loopback || ctx->mod->target == TARGET_cuda || ctx->options->schedule_only) return true;
+/* Messages within a rank are the device's: between ranks on processors these are the transport's;
+ * sums in a tree of microbatches are the host's. */
+static bool check_target(const PassContext *ctx, const Table *t) {
+    bool cuda = ctx->mod->target == TARGET_cuda;
+    if (ctx->options->schedule_only) return true;
+    if (cuda && ctx->mod->parallel.ordered) {
+        DiagRef ref = diag_error(ctx->mod->diag, E020, (Span){0},
+                                 "reduce = ordered is not built yet for GPUs");
+        diag_hint(ctx->mod->diag, ref, "--target=cpu, or -D parallel.reduce=tree");
+        return false;
+    }
+    if (!t->loopback || cuda) return true;
     DiagRef ref = diag_error(ctx->mod->diag, E020, (Span){0},
                              "messages = chunks is for GPUs: it tests messages on one device");
     diag_hint(ctx->mod->diag, ref, "--target=cuda, or -D parallel.messages=ranks");
@@ -237,7 +245,7 @@ bool pass_partition(PassContext *ctx) {
     warn_empty(m, begin, t->chunks);
     Cut cut = cut_graph(train, &map, flow, begin, t->chunks, ctx->scratch);
     set_edges(ctx, t, &cut);
-    if (!check_messages(ctx, t)) return false;
+    if (!check_target(ctx, t)) return false;
     if (ctx->options->schedule_only) return true;
     ParamSlices slices = slice_params(&cut, t, ctx->scratch);
     ctx->nrank = t->ranks;

@@ -230,7 +230,7 @@ static InfCode wait_mpi(InfError *e, InfRequest *r) {
     if (!r->busy) return INF_OK;
     memcpy(&request, &r->word[0], sizeof request);
     const char *what = r->word[1] == sent     ? "sending to a rank"
-                       : r->word[1] == summed ? "a sum over replicas"
+                       : r->word[1] == summed ? "an exchange between replicas"
                                               : "receiving from a rank";
     TRY(await(e, what, &request, &status));
     r->busy = false;
@@ -293,6 +293,17 @@ static InfCode gather_mpi(InfError *e, const void *mine, uint64_t bytes, void *a
     return await(e, "MPI_Iallgather", &request, MPI_STATUS_IGNORE);
 }
 
+static InfCode collect_mpi(InfError *e, const void *mine, uint64_t bytes, void *all,
+                           InfRequest *out) {
+    MPI_Request request;
+    INF_ASSERT(mpi.split && bytes <= GATHER_BYTES_MAX && !out->busy);
+    TRY_MPI(e, "MPI_Iallgather",
+            MPI_Iallgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, mpi.replicas,
+                           &request));
+    keep_request(out, request, summed);
+    return INF_OK;
+}
+
 const InfTransport inf_transport_mpi = {
 #if defined(OPEN_MPI)
     .name = "Open MPI",
@@ -312,5 +323,6 @@ const InfTransport inf_transport_mpi = {
     .broadcast = broadcast_mpi,
     .sum = sum_mpi,
     .add = add_mpi,
+    .collect = collect_mpi,
     .gather = gather_mpi,
 };

@@ -89,6 +89,7 @@ static void reduce(InfPipeline *p, InfEngine *m, uint32_t bucket) {
     const PlanBucket *b = &p->plan->bucket[bucket];
     float *from = at(m, PLAN_REGION_grad, b->at);
     uint64_t count = (uint64_t)b->bytes / sizeof *from;
+    if (p->plan->ordered) return; /* at the end of the step: inf_ordered_finish */
     for (uint32_t i = p->first_sum[bucket]; i < p->first_sum[bucket + 1]; i++) {
         uint64_t n = count < p->add_max ? count : p->add_max;
         if (inf_pipeline_works(p))
@@ -116,7 +117,8 @@ static void add_losses(InfPipeline *p, InfEngine *m) {
     uint32_t n = 0;
     InfRequest request = {.busy = false};
     INF_ASSERT(train->nmetric <= INF_METRIC_MAX);
-    if (p->replicas == 1 || p->rank != p->plan->finish.loss_rank || !inf_pipeline_works(p)) return;
+    bool mine = p->rank == p->plan->finish.loss_rank && !p->plan->ordered;
+    if (p->replicas == 1 || !mine || !inf_pipeline_works(p)) return;
     for (uint32_t i = 0; i < train->nmetric; i++) {
         sum[n++] = *(float *)at(m, PLAN_REGION_scalar, train->metric[i].sum);
         sum[n++] = *(float *)at(m, PLAN_REGION_scalar, train->metric[i].count);
