@@ -25,7 +25,8 @@ _Static_assert((int)REPEAT_DEPTH_MAX == (int)PLAN_REPEAT_DEPTH_MAX, "nesting of 
 
 static PlanArg plan_arg(Program *p, const Graph *g, Val v) {
     const Addr *at = &g->val[v.id].addr;
-    PlanArg arg = {.offset = at->offset_bytes, .region = (uint8_t)at->region};
+    PlanArg arg = {
+        .offset = at->offset_bytes, .region = (uint8_t)at->region, .shard = at->shard_bytes};
     int used = 0;
     for (int i = 0; i < p->repeat_depth; i++)
         if (at->stride_bytes[i] != 0) used = i + 1;
@@ -445,6 +446,9 @@ static void plan_eval_chunks(Program *p) {
 /* The norm, where it is apart, and the update: one chunk on one rank, two where ranks exchange what
  * the first one makes. */
 static uint32_t plan_update(Program *p, PlanFinish *finish) {
+    finish->blocks_program = -1;
+    if (module_is_sharded(p->mod))
+        finish->blocks_program = (int32_t)plan_chunk(p, "norm.blocks", "norm.blocks", NULL);
     if (program_exchanges(p)) {
         finish->norm = (int32_t)plan_chunk(p, "norm", "norm", NULL);
         return plan_chunk(p, "update", "update", NULL);
@@ -516,6 +520,7 @@ static void plan_point_to_tables(Program *p) {
         if (plan->nbuffer) plan->buffer = p->buffers.data + at->buffer;
         if (plan->nbucket) plan->bucket = p->buckets.data + at->bucket;
         if (plan->nbucket) plan->ready = p->ready.data + at->ready;
+        if (plan->nshard) plan->shard = p->shards.data + at->shard;
         plan->chunk = p->chunks.data + at->chunk;
         plan->program = p->programs.data + at->program;
         plan->kernel = p->plan_kernels.data, plan->nkernel = p->plan_kernels.n;
@@ -553,6 +558,7 @@ static Plan plan_head(const Program *p) {
                  .makespan = p->table->makespan,
                  .bubble = p->table->bubble,
                  .flat_bytes = m->flat_elems * 4,
+                 .state_bytes = module_state_elems(m) * 4,
                  .nstate = m->nstate,
                  .checkpoint_prefix = m->checkpoint_prefix,
                  .checkpoint_skip = m->checkpoint_skip,
@@ -561,10 +567,10 @@ static Plan plan_head(const Program *p) {
     return plan;
 }
 
-static int64_t squares_offset(const Graph *update) {
-    for (int i = 0; i < update->nin; i++)
-        if (update->in_port[i].role == ROLE_squares)
-            return update->val[update->in[i].id].addr.offset_bytes;
+/* Of the first input with that role. */
+static int64_t input_offset(const Graph *g, Role role) {
+    for (int i = 0; g != NULL && i < g->nin; i++)
+        if (g->in_port[i].role == role) return g->val[g->in[i].id].addr.offset_bytes;
     return 0;
 }
 
@@ -576,8 +582,12 @@ static void plan_finish(const Program *p, Plan *plan) {
     if (!program_exchanges(p)) return;
     plan->finish.loss_rank = p->table->home[p->table->chunks - 1];
     plan->finish.loss = train->metric[0].sum;
-    plan->finish.squares = squares_offset(update);
+    plan->finish.squares = input_offset(update, ROLE_squares);
     plan->finish.nsquares = p->mod->ntensor;
+    if (module_is_sharded(p->mod)) {
+        plan->finish.blocks = input_offset(module_graph(p->mod, "norm"), ROLE_blocks);
+        plan->finish.nblocks = p->mod->flat_elems / PARAM_ALIGN;
+    }
     plan->finish.loss_bytes = plan->finish.squares - plan->finish.loss;
 }
 
@@ -589,10 +599,12 @@ static void plan_rank(Program *p) {
                        .program = p->programs.n,
                        .buffer = p->buffers.n,
                        .bucket = p->buckets.n,
-                       .ready = p->ready.n};
+                       .ready = p->ready.n,
+                       .shard = p->shards.n};
     Plan plan = plan_head(p);
     plan_params(p);
     plan_buckets(p);
+    plan_shards(p);
     plan_programs(p, &plan.finish);
     plan_train(p, &plan);
     plan_generate(p, &plan);
@@ -600,8 +612,8 @@ static void plan_rank(Program *p) {
     plan_finish(p, &plan);
     const PlanProgram *train = &p->programs.data[p->at.program];
     if (train->nmetric > 0)
-        plan.ordered =
-            plan_ordered(p, train->metric[0].sum, squares_offset(module_graph(p->mod, "update")));
+        plan.ordered = plan_ordered(p, train->metric[0].sum,
+                                    input_offset(module_graph(p->mod, "update"), ROLE_squares));
     plan.attention_width = p->options->attention_width;
     plan.nparam = p->params.n - p->at.param;
     plan.nalias = p->aliases.n - p->at.alias;
@@ -609,6 +621,7 @@ static void plan_rank(Program *p) {
     plan.nprogram = p->programs.n - p->at.program;
     plan.nbuffer = p->buffers.n - p->at.buffer;
     plan.nbucket = p->buckets.n - p->at.bucket;
+    plan.nshard = p->shards.n - p->at.shard;
     vec_push(p->arena, &p->plans, plan);
     vec_push(p->arena, &p->rows, p->at);
 }

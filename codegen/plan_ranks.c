@@ -151,6 +151,12 @@ static const Param *find_copy(const Module *m, const Param *p) {
     return NULL;
 }
 
+/* Where replicas share a weight, with its padding: whole parts of all of them. */
+static int64_t share_bytes(const Module *m, const Param *p) {
+    int64_t elems = type_elems(m->types, p->type);
+    return 4 * (module_is_sharded(m) ? param_use_stride(m, p) : elems);
+}
+
 static void share_use(Program *p, int from, const Param *param, int use) {
     const Module *m = p->rank[from];
     for (int r = 0; r < p->nrank; r++) {
@@ -158,7 +164,7 @@ static void share_use(Program *p, int from, const Param *param, int use) {
         if (copy == NULL) continue;
         PlanShare row = {.from_rank = from,
                          .to_rank = r,
-                         .bytes = type_elems(m->types, param->type) * 4,
+                         .bytes = share_bytes(m, param),
                          .from_at = gradient_at(m, param, use),
                          .to_at = gradient_at(p->rank[r], copy, use)};
         vec_push(p->arena, &p->shares, row);

@@ -56,6 +56,7 @@ static void print_dims(FILE *out, int n, const int64_t *dim) {
 static void print_arg(FILE *out, const PlanArg *a) {
     fprintf(out, "{%" PRId64 ", %u, %u, %u", a->offset, a->stride, a->nstride, a->region);
     if (a->bytes) fprintf(out, ", %u, %" PRId64, a->written, a->bytes);
+    if (a->shard) fprintf(out, ", .shard = %" PRId64, a->shard);
     fputc('}', out);
 }
 
@@ -286,6 +287,12 @@ static void print_buckets(const Program *p, FILE *out) {
         const PlanBucket *r = &p->buckets.data[i];
         fprintf(out, "    {%d, %" PRId64 ", %" PRId64 "},\n", r->local, r->at, r->bytes);
     }
+    if (p->shards.n > 0) fputs("};\n\nstatic const PlanShard shards[] = {\n", out);
+    for (uint32_t i = 0; i < p->shards.n; i++) {
+        const PlanShard *r = &p->shards.data[i];
+        fprintf(out, "    {%d, %" PRId64 ", %" PRId64 ", %" PRId64 "},\n", r->local, r->at,
+                r->bytes, r->state_at);
+    }
     fputs("};\n\nstatic const PlanReady ready[] = {\n", out);
     for (uint32_t i = 0; i < p->ready.n; i++)
         fprintf(out, "    {%u, %" PRId64 "},\n", p->ready.data[i].bucket,
@@ -483,6 +490,8 @@ static void print_finish(const PlanFinish *f, FILE *out) {
     fprintf(out, "        .finish = {.loss_rank = %d", f->loss_rank);
     fprintf(out, ", .loss = %" PRId64 ", .loss_bytes = %" PRId64 ", .norm = %d", f->loss,
             f->loss_bytes, f->norm);
+    fprintf(out, ", .blocks_program = %d, .blocks = %" PRId64 ", .nblocks = %" PRId64,
+            f->blocks_program, f->blocks, f->nblocks);
     fprintf(out, ", .squares = %" PRId64 ", .nsquares = %" PRId64 "},\n", f->squares, f->nsquares);
 }
 
@@ -498,8 +507,8 @@ static void print_plan(const Program *p, uint32_t rank, uint64_t hash, FILE *out
             "        .dp = %d, .tp = %d, .pp = %d, .vpp = %d,\n        .region_bytes = ", plan->dp,
             plan->tp, plan->pp, plan->vpp);
     print_dims(out, PLAN_REGION_count, plan->region_bytes);
-    fprintf(out, ",\n        .flat_bytes = %" PRId64 ", .nstate = %d,\n", plan->flat_bytes,
-            plan->nstate);
+    fprintf(out, ",\n        .flat_bytes = %" PRId64, plan->flat_bytes);
+    fprintf(out, ", .state_bytes = %" PRId64 ", .nstate = %d,\n", plan->state_bytes, plan->nstate);
     fprintf(out, "        .grad_norm = %" PRId64 ", .update_ok = %" PRId64 ", ", plan->grad_norm,
             plan->update_ok);
     fputs(".makespan = ", out);
@@ -519,6 +528,7 @@ static void print_plan(const Program *p, uint32_t rank, uint64_t hash, FILE *out
     print_rows_field(out, "share", "shares", 0, plan->nshare);
     print_rows_field(out, "bucket", "buckets", at->bucket, plan->nbucket);
     if (plan->nbucket) fprintf(out, "        .ready = ready + %u,\n", at->ready);
+    print_rows_field(out, "shard", "shards", at->shard, plan->nshard);
     if (plan->ordered) fprintf(out, "        .ordered = &ordered_%u,\n", rank);
     print_rows_field(out, "stage", "stages", 0, plan->nstage);
     print_rows_field(out, "unit", "units", 0, plan->nunit);

@@ -33,7 +33,7 @@ typedef struct KernelRow {
 
 /* Where a rank's rows begin in the tables that ranks do not share. */
 typedef struct RankRows {
-    uint32_t param, alias, chunk, program, buffer, bucket, ready;
+    uint32_t param, alias, chunk, program, buffer, bucket, ready, shard;
 } RankRows;
 
 struct Program {
@@ -65,6 +65,7 @@ struct Program {
     VEC(PlanShare) shares;
     VEC(PlanBucket) buckets;
     VEC(PlanReady) ready;
+    VEC(PlanShard) shards;
     VEC(PlanStage) stages;
     VEC(PlanUnit) units;
     VEC(PlanProgram) programs;
@@ -114,6 +115,9 @@ void plan_buckets(Program *p);
 void plan_reduce_steps(Program *p);
 /* The rows behind the last task of a rank's step that writes gradients. */
 void plan_reduce_tasks(Program *p);
+
+/* zero = 1 (plan_shards.c): what replicas share, of the rank at hand. */
+void plan_shards(Program *p);
 
 /* reduce = ordered (plan_ordered.c): the tables of the rank at hand, NULL for other sums; as C.
  *   figures   loss, counts and metrics in PLAN_REGION_scalar */

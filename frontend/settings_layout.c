@@ -56,8 +56,7 @@ static void check_layout(Lower *l) {
         const char *what, *instead, *hint;
     } unbuilt[] = {
         {p->tp > 1, KEY_parallel_tp, "tp > 1", "keeps layers whole", "tp=1"},
-        {p->dp > 1 && p->zero > 0, KEY_parallel_zero, "zero > 0 with dp > 1", "shards nothing",
-         "zero=0"},
+        {p->dp > 1 && p->zero > 1, KEY_parallel_zero, "zero > 1", "shards the optimizer", "zero=1"},
     };
     const Value *heads = config_find(l, "n_head");
     uint32_t errors = l->diag->error_count;

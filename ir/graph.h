@@ -93,6 +93,7 @@ typedef enum Role {
     ROLE_flat_grad,
     ROLE_flat_state,   /* `use` = which state: 0 momentum or first moment, 1 second moment */
     ROLE_flat_copy,    /* output bf16: the rounded copy of segment `index` */
+    ROLE_blocks,       /* f32: sums over blocks of squares; use 0: segment `index`, 1: a part of it */
     ROLE_scalar,       /* input f32 []: host scalar `index` (ScalarIndex in module.h) */
     ROLE_squares,      /* f32 [n]: sums of squares of the gradients of logical tensors `index` .. */
     ROLE_grad_norm,    /* output f32 [] */
@@ -146,6 +147,7 @@ typedef struct Addr {
     int64_t offset_bytes;
     int64_t stride_bytes[REPEAT_DEPTH_MAX]; /* [0] outermost repeat */
     int64_t pitch_bytes; /* of a stack whose slices of axis 0 lie apart: from one to the next */
+    int64_t shard_bytes; /* from one replica's to the next one's; 0: the same place on all */
 } Addr;
 
 typedef struct Graph Graph;

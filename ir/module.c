@@ -85,6 +85,69 @@ Bucket *module_add_bucket(Module *m, Bucket bucket) {
     return &m->bucket[m->nbucket++];
 }
 
+bool module_is_sharded(const Module *m) { return m->parallel.dp > 1 && m->parallel.zero > 0; }
+
+static bool decays_at(const Module *m, int64_t elem) {
+    for (int s = 0; s < m->nsegment; s++)
+        if (elem < m->segment[s].offset_elems + m->segment[s].elems) return m->segment[s].decay;
+    return false;
+}
+
+static int tied_at(const Module *m, int64_t elem) {
+    for (int i = 0; i < m->nparam; i++)
+        if (m->param[i].uses > 1 && m->param[i].offset_elems == elem) return i;
+    return -1;
+}
+
+static bool in_bucket(const Module *m, int64_t elem) {
+    for (int i = 0; i < m->nbucket; i++) {
+        int64_t at = elem - m->bucket[i].offset_elems;
+        if (at >= 0 && at < m->bucket[i].elems) return true;
+    }
+    return false;
+}
+
+/* Ranges of the parameter vector that replicas share: buckets of first uses, then tied weights that
+ * have none. */
+static bool shared_range(const Module *m, int index, int64_t *offset, int64_t *elems) {
+    for (int i = 0; i < m->nbucket; i++) {
+        *offset = m->bucket[i].offset_elems, *elems = m->bucket[i].elems;
+        if (*offset < m->flat_elems && index-- == 0) return true;
+    }
+    for (int i = 0; i < m->nparam; i++) {
+        const Param *p = &m->param[i];
+        if (p->uses < 2 || !p->trainable || in_bucket(m, p->offset_elems)) continue;
+        *offset = p->offset_elems, *elems = param_use_stride(m, p);
+        if (index-- == 0) return true;
+    }
+    return false;
+}
+
+bool module_flat_part(const Module *m, int index, FlatPart *out) {
+    if (index < 0) return false;
+    if (!module_is_sharded(m)) {
+        if (index >= m->nsegment) return false;
+        const Segment *s = &m->segment[index];
+        *out = (FlatPart){s->offset_elems, s->elems, s->offset_elems, s->decay, -1};
+        return true;
+    }
+    int64_t offset = 0, elems = 0, state = 0;
+    for (int i = 0; i <= index; i++) {
+        state += elems / m->parallel.dp;
+        if (!shared_range(m, i, &offset, &elems)) return false;
+    }
+    *out =
+        (FlatPart){offset, elems / m->parallel.dp, state, decays_at(m, offset), tied_at(m, offset)};
+    return true;
+}
+
+int64_t module_state_elems(const Module *m) {
+    int64_t total = 0;
+    FlatPart part;
+    for (int i = 0; module_flat_part(m, i, &part); i++) total += part.elems;
+    return total;
+}
+
 int64_t param_slices(const Module *m, const Param *p) {
     return p->nstack > 0 ? type_info(m->types, p->type)->dim[0] : 1;
 }

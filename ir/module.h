@@ -167,6 +167,16 @@ typedef struct Bucket {
     int64_t offset_elems, elems;
 } Bucket;
 
+/* What of the flat vectors the update works on at once: a segment; with zero = 1 what one replica
+ * owns of a bucket, or of a tied weight whose first use another rank computes: replica r has
+ * elements [r * elems, (r + 1) * elems) from offset_elems on, and of each state vector `elems` from
+ * state_elems on. */
+typedef struct FlatPart {
+    int64_t offset_elems, elems, state_elems;
+    bool decay;
+    int tied; /* the parameter whose later uses count, too; -1: none, or uses are added apart */
+} FlatPart;
+
 /* Where the tasks of one chunk of this rank find what is theirs: microbatch in slot s has its
  * activations at slot_begin + s * slot_bytes of REGION_slot, and so on. By place. */
 typedef struct PlaceChunk {
@@ -239,6 +249,10 @@ int64_t module_metrics(const Module *m); /* of the whole model */
  * no layout changes (passes/layout.h). */
 bool module_is_bucketed(const Module *m);
 Bucket *module_add_bucket(Module *m, Bucket bucket);
+/* Whether replicas share the optimizer's work and state: zero = 1. */
+bool module_is_sharded(const Module *m);
+bool module_flat_part(const Module *m, int index, FlatPart *out); /* false: there are fewer */
+int64_t module_state_elems(const Module *m);                      /* of one state vector */
 /* Pieces of a block that may lie apart: slices along its first stack axis; elements of one. */
 int64_t param_slices(const Module *m, const Param *p);
 int64_t param_slice_elems(const Module *m, const Param *p);

@@ -61,6 +61,7 @@ static void print_addr(FILE *out, const Addr *addr) {
     if (addr->region == REGION_none) return;
     fprintf(out, "+%lld", (long long)addr->offset_bytes);
     if (addr->pitch_bytes != 0) fprintf(out, " pitch=%lld", (long long)addr->pitch_bytes);
+    if (addr->shard_bytes != 0) fprintf(out, " shard=%lld", (long long)addr->shard_bytes);
     int n = REPEAT_DEPTH_MAX;
     while (n > 0 && addr->stride_bytes[n - 1] == 0) n--;
     if (n > 0) print_ints(out, n, addr->stride_bytes);

@@ -46,6 +46,10 @@ static Addr read_addr(TextReader *r) {
         text_expect(r, "=");
         a.pitch_bytes = text_read_int(r, 0, INT64_MAX);
     }
+    if (text_accept(r, "shard")) {
+        text_expect(r, "=");
+        a.shard_bytes = text_read_int(r, 0, INT64_MAX);
+    }
     if (!text_is(r, "[")) return a;
     int64_t stride[NDIM_MAX];
     Span span = text_span(r);

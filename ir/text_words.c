@@ -17,6 +17,7 @@ const RoleWord text_role[ROLE_count] = {
     [ROLE_flat_grad] = {"flat_grad", true},
     [ROLE_flat_state] = {"flat_state", true},
     [ROLE_flat_copy] = {"flat_copy", true},
+    [ROLE_blocks] = {"blocks", true},
     [ROLE_scalar] = {"scalar", true},
     [ROLE_squares] = {"squares", true},
     [ROLE_grad_norm] = {"grad_norm", false},

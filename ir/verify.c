@@ -126,6 +126,7 @@ static const RoleRule role_rule[ROLE_count] = {
     [ROLE_recv_grad] = {true, false, false, true},   [ROLE_send_grad] = {false, true, false, true},
     [ROLE_cache] = {true, true, false, true},        [ROLE_position] = {true, false, false, true},
     [ROLE_last] = {true, false, false, true},        [ROLE_squares] = {true, true, false, true},
+    [ROLE_blocks] = {true, true, false, true},
 };
 
 static const char *check_param_port(const Verifier *v, const Port *p, Type t) {
@@ -147,9 +148,10 @@ static const char *check_param_port(const Verifier *v, const Port *p, Type t) {
 
 static const char *check_flat_port(const Verifier *v, const Port *p, Type t) {
     const Module *m = v->g->mod;
-    if (p->index < 0 || p->index >= m->nsegment) return "there is no such segment";
+    FlatPart part;
+    if (!module_flat_part(m, p->index, &part)) return "there is no such segment";
     const TypeInfo *info = type_info(m->types, t);
-    int64_t elems = m->segment[p->index].elems;
+    int64_t elems = part.elems;
     Dtype dtype = p->role == ROLE_flat_copy ? DT_bf16 : DT_f32;
     if (info->dtype != dtype || info->ndim != 1 || info->dim[0] != elems)
         return arena_printf(v->scratch, "segment %d is %s[%lld], not %s", p->index,

@@ -255,9 +255,10 @@ static void place_rest(Buckets *b) {
     for (int i = 0; i < b->m->nparam; i++) {
         Param *p = &b->m->param[i];
         Fill *f = &b->fill[segment_of(p)];
+        int64_t align = p->uses > 1 && p->trainable ? b->align : PARAM_ALIGN;
         if (b->placed[i]) continue;
-        p->offset_elems = f->at;
-        f->at += layout_round(type_elems(b->m->types, p->type), PARAM_ALIGN);
+        p->offset_elems = layout_round(f->at, align); /* tied: replicas share it, too */
+        f->at = p->offset_elems + layout_round(type_elems(b->m->types, p->type), align);
     }
     for (int s = 0; s < SEGMENT_MAX; s++) b->fill[s].at = layout_round(b->fill[s].at, b->align);
 }

@@ -187,7 +187,7 @@ static Val piece_blocks(Norm *n, int param) {
     const Param *p = &m->param[param];
     int64_t elems = param_slice_elems(m, p), count = param_slices(m, p);
     bool aligned = count == 1 || param_slice_stride(m, p) % NORM_BLOCK == 0;
-    if (p->uses < 2 && aligned)
+    if ((p->uses < 2 || module_is_sharded(m)) && aligned)
         return take_slices(n, segment_blocks(n, p->segment), p, NORM_BLOCK,
                            (elems + NORM_BLOCK - 1) / NORM_BLOCK);
     int64_t dim[] = {count, elems}, length = layout_round(elems, NORM_BLOCK);
@@ -205,9 +205,78 @@ static Val sum_pieces(Norm *n, int param) {
     return build_reshape(&n->b, pad_rows(n, x, tensors / pieces), 1, &tensors);
 }
 
+/* ---- shared by replicas ------------------------------------------------------------------ */
+
+/* What a part is the gradient of in the norm. */
+static bool part_is_counted(const Module *m, const FlatPart *part) {
+    return part->tied < 0 || is_counted(&m->param[part->tied]);
+}
+
+/* The gradients of a part's uses, behind each other; none where another rank counts it. */
+static Val add_part_inputs(Norm *n, int index, const FlatPart *part) {
+    Module *m = n->b.g->mod;
+    Type type = type_intern(m->types, DT_f32, 1, &part->elems);
+    int uses = part->tied >= 0 ? m->param[part->tied].uses : 1;
+    Val first = {0};
+    for (int use = 0; use < uses && part_is_counted(m, part); use++) {
+        Port port = {.role = ROLE_flat_grad, .index = index, .use = use};
+        Val v = graph_add_input(n->b.g, type, port);
+        if (use == 0) first = v;
+    }
+    return first;
+}
+
+static void sum_part(Norm *n, int index, const FlatPart *part, Val grad) {
+    const Module *m = n->b.g->mod;
+    int uses = part->tied >= 0 ? m->param[part->tied].uses : 1;
+    Val sum = {0};
+    for (int use = 0; use < uses; use++, grad.id++) {
+        Val rows = reshape2(n, grad, part->elems / NORM_BLOCK, NORM_BLOCK);
+        sum = use == 0 ? rows : build2(&n->b, OP_add, sum, rows);
+    }
+    graph_add_output(n->b.g, sum_rows(&n->b, squares_of(n, sum)),
+                     (Port){.role = ROLE_blocks, .index = index, .use = 1});
+}
+
+Graph *norm_blocks_graph(Module *m) {
+    Norm n = {.b = {.g = graph_new(m, "norm.blocks"), .phase = PHASE_U}};
+    Type scalar = type_intern(m->types, DT_f32, 0, NULL);
+    Val count = graph_add_input(n.b.g, scalar, (Port){.role = ROLE_loss_count});
+    FlatPart part;
+    int nparts = 0;
+    while (module_flat_part(m, nparts, &part)) nparts++;
+    Val *grad = ARENA_ARRAY(m->arena, Val, nparts + 1);
+    for (int i = 0; module_flat_part(m, i, &part); i++) grad[i] = add_part_inputs(&n, i, &part);
+    n.factor = norm_mean_factor(&n.b, count);
+    for (int i = 0; module_flat_part(m, i, &part); i++)
+        if (grad[i].id != 0) sum_part(&n, i, &part, grad[i]);
+    return n.b.g;
+}
+
+const char *norm_unshared(const Module *m) {
+    for (int i = 0; i < m->nparam; i++)
+        if (is_counted(&m->param[i]) && param_slices(m, &m->param[i]) > 1 &&
+            param_slice_stride(m, &m->param[i]) % NORM_BLOCK != 0)
+            return m->param[i].name;
+    return NULL;
+}
+
+/* Sums of blocks come from all replicas. */
+static void add_block_inputs(Norm *n) {
+    Module *m = n->b.g->mod;
+    for (int s = 0; s < m->nsegment; s++) {
+        int64_t blocks = m->segment[s].elems / NORM_BLOCK;
+        n->blocks[s] = graph_add_input(n->b.g, type_intern(m->types, DT_f32, 1, &blocks),
+                                       (Port){.role = ROLE_blocks, .index = s});
+    }
+}
+
 Graph *norm_graph(Module *m) {
     Norm n = {.b = {.g = graph_new(m, "norm"), .phase = PHASE_U}};
-    add_inputs(&n);
+    if (module_is_sharded(m))
+        add_block_inputs(&n);
+    else
+        add_inputs(&n);
     for (int i = 0; i < m->nparam; i++) {
         if (!is_counted(&m->param[i])) continue;
         Val squares = norm_is_tree(m) ? sum_pieces(&n, i) : sum_tensors(&n, i);

@@ -14,6 +14,12 @@ bool norm_is_tree(const Module *m);
  * counts, f32 [n] at role squares. */
 Graph *norm_graph(Module *m);
 
+/* With zero = 1, the graph "norm.blocks" before it: sums over the blocks that a replica owns, at
+ * role blocks; "norm" then reads those of all. NULL, or the name of a stack whose layers begin
+ * between blocks, so that replicas cannot share its norm. */
+Graph *norm_blocks_graph(Module *m);
+const char *norm_unshared(const Module *m);
+
 /* 1 / counted targets, f32 []. */
 Val norm_mean_factor(Builder *b, Val loss_count);
 

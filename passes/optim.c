@@ -30,44 +30,78 @@ static int state_count(const Optimizer *o) {
 
 enum { STATE_MAX = 2 };
 
+/* The optimizer's states of a part. */
+typedef struct States {
+    Val of[STATE_MAX];
+} States;
+
 typedef struct Update {
     Module *mod;
     Builder b;
     Type scalar;
     Val host[SCALAR_COUNT];
     Val loss_sum, loss_count;
-    Val weight[SEGMENT_MAX], grad[SEGMENT_MAX], state[SEGMENT_MAX][STATE_MAX];
-    Val *use_grad; /* gradients of later uses, by parameter then use */
+    FlatPart *part;
+    int npart;
+    Val *weight; /* by part */
+    States *state;
+    Val *grad;     /* of the first use */
+    Val *use_grad; /* of later uses: by part, or where those are segments by parameter */
     Val squares;   /* of each logical tensor, from the graph "norm"; none: summed here */
     Val inverse;   /* 1 / counted targets */
     Val clip;      /* coefficient, at most 1 */
     Val ok;        /* bool */
 } Update;
 
-static Type flat_type(const Update *u, int segment) {
-    return type_intern(u->mod->types, DT_f32, 1, &u->mod->segment[segment].elems);
+static Type flat_type(const Update *u, int s) {
+    return type_intern(u->mod->types, DT_f32, 1, &u->part[s].elems);
 }
 
 static Val add_input(Update *u, Type type, Role role, int index, int use) {
     return graph_add_input(u->b.g, type, (Port){.role = role, .index = index, .use = use});
 }
 
-static void add_inputs(Update *u, Arena *scratch) {
+static void list_parts(Update *u, Arena *scratch) {
+    FlatPart part;
+    while (module_flat_part(u->mod, u->npart, &part)) u->npart++;
+    u->part = ARENA_ARRAY(scratch, FlatPart, u->npart + 1);
+    for (int s = 0; s < u->npart; s++) module_flat_part(u->mod, s, &u->part[s]);
+    u->weight = ARENA_ARRAY(scratch, Val, u->npart + 1);
+    u->grad = ARENA_ARRAY(scratch, Val, u->npart + 1);
+    u->state = ARENA_ARRAY(scratch, States, u->npart + 1);
+}
+
+/* How many gradients of later uses are added to a part's, where parts are shares of buckets. */
+static int part_uses(const Update *u, int s) {
+    int tied = u->part[s].tied;
+    return tied >= 0 ? u->mod->param[tied].uses - 1 : 0;
+}
+
+static void add_use_inputs(Update *u, Arena *scratch) {
     const Module *m = u->mod;
-    for (int s = 0; s < m->nsegment; s++)
-        u->weight[s] = add_input(u, flat_type(u, s), ROLE_flat_weight, s, 0);
-    for (int s = 0; s < m->nsegment; s++)
-        u->grad[s] = add_input(u, flat_type(u, s), ROLE_flat_grad, s, 0);
-    for (int s = 0; s < m->nsegment; s++)
-        for (int k = 0; k < m->nstate; k++)
-            u->state[s][k] = add_input(u, flat_type(u, s), ROLE_flat_state, s, k);
     int later = 0;
     for (int i = 0; i < m->nparam; i++) later += m->param[i].uses > 1 ? m->param[i].uses - 1 : 0;
     u->use_grad = ARENA_ARRAY(scratch, Val, later + 1);
     later = 0;
-    for (int i = 0; i < m->nparam; i++)
+    for (int s = 0; s < u->npart && module_is_sharded(m); s++)
+        for (int use = 1; use <= part_uses(u, s); use++)
+            u->use_grad[later++] = add_input(u, flat_type(u, s), ROLE_flat_grad, s, use);
+    for (int i = 0; i < m->nparam && !module_is_sharded(m); i++)
         for (int use = 1; use < m->param[i].uses; use++)
             u->use_grad[later++] = add_input(u, m->param[i].type, ROLE_grad, i, use);
+}
+
+static void add_inputs(Update *u, Arena *scratch) {
+    const Module *m = u->mod;
+    list_parts(u, scratch);
+    for (int s = 0; s < u->npart; s++)
+        u->weight[s] = add_input(u, flat_type(u, s), ROLE_flat_weight, s, 0);
+    for (int s = 0; s < u->npart; s++)
+        u->grad[s] = add_input(u, flat_type(u, s), ROLE_flat_grad, s, 0);
+    for (int s = 0; s < u->npart; s++)
+        for (int k = 0; k < m->nstate; k++)
+            u->state[s].of[k] = add_input(u, flat_type(u, s), ROLE_flat_state, s, k);
+    add_use_inputs(u, scratch);
     if (norm_is_apart(m)) {
         Type all = type_intern(m->types, DT_f32, 1, &m->ntensor);
         u->squares = add_input(u, all, ROLE_squares, 0, 0);
@@ -82,7 +116,7 @@ static Val number(Update *u, double value) { return build_const(&u->b, value, u-
 /* A scalar as a vector of the segment. */
 static Val spread(Update *u, Val scalar, int s) {
     Dtype dtype = val_info(u->b.g, scalar)->dtype;
-    Type to = type_intern(u->mod->types, dtype, 1, &u->mod->segment[s].elems);
+    Type to = type_intern(u->mod->types, dtype, 1, &u->part[s].elems);
     return build_broadcast(&u->b, scalar, to, NULL);
 }
 
@@ -100,9 +134,17 @@ static Val padded_use(Update *u, const Param *p, Val grad) {
     return graph_add(&u->b, OP_pad, 1, &flat, 3, attr, (Type){0})->out;
 }
 
-/* Mean gradient of a segment. Built anew for each reader: the norm and the update each scale what
- * they read anyway, so that no scaled copy of the whole vector has to be written. */
-static Val mean_grad(Update *u, int s) {
+/* The gradients of all uses in a share of a bucket. */
+static Val shared_grad(Update *u, int s) {
+    Val g = u->grad[s];
+    int later = 0;
+    for (int before = 0; before < s; before++) later += part_uses(u, before);
+    for (int use = 0; use < part_uses(u, s); use++)
+        g = build2(&u->b, OP_add, g, u->use_grad[later + use]);
+    return g;
+}
+
+static Val segment_grad(Update *u, int s) {
     Val g = u->grad[s];
     int later = 0;
     for (int i = 0; i < u->mod->nparam; i++) {
@@ -110,6 +152,13 @@ static Val mean_grad(Update *u, int s) {
         for (int use = 1; use < p->uses; use++, later++)
             if (p->segment == s) g = build2(&u->b, OP_add, g, padded_use(u, p, u->use_grad[later]));
     }
+    return g;
+}
+
+/* Mean gradient of a part. Built anew for each reader: the norm and the update each scale what
+ * they read anyway, so that no scaled copy of the whole vector has to be written. */
+static Val mean_grad(Update *u, int s) {
+    Val g = module_is_sharded(u->mod) ? shared_grad(u, s) : segment_grad(u, s);
     return build2(&u->b, OP_mul, g, spread(u, u->inverse, s));
 }
 
@@ -118,7 +167,7 @@ static Val sum_squares(Update *u) {
     Builder *b = &u->b;
     Val sum = {0};
     if (u->squares.id != 0) return build_reduce(b, OP_reduce_sum, u->squares, 1, &(int64_t){0});
-    for (int s = 0; s < u->mod->nsegment; s++) {
+    for (int s = 0; s < u->npart; s++) {
         Val g = mean_grad(u, s);
         Val part = build_reduce(b, OP_reduce_sum, build2(b, OP_mul, g, g), 1, &(int64_t){0});
         sum = sum.id == 0 ? part : build2(b, OP_add, sum, part);
@@ -144,7 +193,7 @@ typedef struct Updated {
 } Updated;
 
 static Val add_decay(Update *u, Val g, int s) {
-    if (!u->mod->segment[s].decay) return g;
+    if (!u->part[s].decay) return g;
     return build2(&u->b, OP_add, g, scaled(u, u->host[SCALAR_decay], u->weight[s], s));
 }
 
@@ -155,7 +204,7 @@ static Updated build_sgd(Update *u, Val g, int s) {
     g = add_decay(u, g, s);
     if (o->momentum != 0) {
         Val momentum = number(u, o->momentum);
-        new.state[0] = build2(b, OP_add, scaled(u, momentum, u->state[s][0], s), g);
+        new.state[0] = build2(b, OP_add, scaled(u, momentum, u->state[s].of[0], s), g);
         g = o->nesterov ? build2(b, OP_add, g, scaled(u, momentum, new.state[0], s)) : new.state[0];
     }
     Val step = build1(b, OP_neg, u->host[SCALAR_lr]);
@@ -178,13 +227,13 @@ static Updated build_adam(Update *u, Val g, int s) {
     Val w = u->weight[s];
     Val lr = u->host[SCALAR_lr];
     if (o->kind == OPTIM_adam) g = add_decay(u, g, s);
-    if (o->kind == OPTIM_adamw && u->mod->segment[s].decay) {
+    if (o->kind == OPTIM_adamw && u->part[s].decay) {
         Val lost = build2(b, OP_mul, lr, u->host[SCALAR_decay]);
         w = scaled(u, build2(b, OP_sub, number(u, 1), lost), w, s);
     }
-    new.state[0] = build_lerp(u, u->state[s][0], g, 1 - o->beta1, s);
+    new.state[0] = build_lerp(u, u->state[s].of[0], g, 1 - o->beta1, s);
     Val square = build2(b, OP_mul, scaled(u, number(u, 1 - o->beta2), g, s), g);
-    new.state[1] = build2(b, OP_add, scaled(u, number(u, o->beta2), u->state[s][1], s), square);
+    new.state[1] = build2(b, OP_add, scaled(u, number(u, o->beta2), u->state[s].of[1], s), square);
     Val step = build1(b, OP_neg, build2(b, OP_div, lr, u->host[SCALAR_bias1]));
     Val root = build1(b, OP_sqrt, new.state[1]);
     root = build2(b, OP_div, root, spread(u, build1(b, OP_sqrt, u->host[SCALAR_bias2]), s));
@@ -205,7 +254,7 @@ static void update_segment(Update *u, int s, Updated *result) {
     Updated new = sgd ? build_sgd(u, g, s) : build_adam(u, g, s);
     result->weight = keep_unless_ok(u, new.weight, u->weight[s], s);
     for (int k = 0; k < u->mod->nstate; k++)
-        result->state[k] = keep_unless_ok(u, new.state[k], u->state[s][k], s);
+        result->state[k] = keep_unless_ok(u, new.state[k], u->state[s].of[k], s);
 }
 
 /* ---- the copy in bf16 ------------------------------------------------------------------- */
@@ -242,21 +291,37 @@ static Graph *build_update(Module *m, Arena *scratch) {
     u.b = (Builder){.g = graph_new(m, "update"), .phase = PHASE_U};
     add_inputs(&u, scratch);
     Val norm = build_norm(&u);
-    Updated result[SEGMENT_MAX] = {{{0}, {{0}}}};
-    for (int s = 0; s < m->nsegment; s++) update_segment(&u, s, &result[s]);
+    Updated *result = ARENA_ARRAY(scratch, Updated, u.npart + 1);
+    for (int s = 0; s < u.npart; s++) update_segment(&u, s, &result[s]);
     Graph *g = u.b.g;
-    for (int s = 0; s < m->nsegment; s++)
+    for (int s = 0; s < u.npart; s++)
         graph_add_output(g, result[s].weight, (Port){.role = ROLE_flat_weight, .index = s});
-    for (int s = 0; s < m->nsegment; s++)
+    for (int s = 0; s < u.npart; s++)
         for (int k = 0; k < m->nstate; k++)
             graph_add_output(g, result[s].state[k],
                              (Port){.role = ROLE_flat_state, .index = s, .use = k});
-    Val weight[SEGMENT_MAX];
-    for (int s = 0; s < m->nsegment; s++) weight[s] = result[s].weight;
+    Val *weight = ARENA_ARRAY(scratch, Val, u.npart + 1);
+    for (int s = 0; s < u.npart; s++) weight[s] = result[s].weight;
     if (reads_copy(m)) add_copies(&u.b, weight);
     graph_add_output(g, norm, (Port){.role = ROLE_grad_norm});
     graph_add_output(g, build_cast(&u.b, u.ok, DT_f32), (Port){.role = ROLE_update_ok});
     return g;
+}
+
+/* What replicas cannot share yet. */
+static bool check_shared(Module *m) {
+    const char *stack = norm_unshared(m);
+    if (m->target == TARGET_c && stack == NULL) return true;
+    DiagRef ref =
+        m->target == TARGET_cuda
+            ? diag_error(m->diag, E020, (Span){0}, "zero = 1 is not built yet for GPUs")
+            : diag_error(
+                  m->diag, E020, (Span){0},
+                  "zero = 1 cannot share '%s': its layers are used as one tensor and are not "
+                  "whole blocks of %d elements",
+                  stack, PARAM_ALIGN);
+    diag_hint(m->diag, ref, "-D parallel.zero=0");
+    return false;
 }
 
 bool pass_optim(PassContext *ctx) {
@@ -270,6 +335,10 @@ bool pass_optim(PassContext *ctx) {
     if (reads_copy(m)) module_set_graph(m, "copy", build_copy(m));
     if (module_chunk_graph(m, "train", 0) == NULL) return true;
     if (m->ntensor == 0) module_number_tensors(m);
+    if (module_is_sharded(m)) {
+        if (!check_shared(m)) return false;
+        module_set_graph(m, "norm.blocks", norm_blocks_graph(m));
+    }
     if (norm_is_apart(m)) module_set_graph(m, "norm", norm_graph(m));
     module_set_graph(m, "update", build_update(m, ctx->scratch));
     return true;

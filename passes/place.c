@@ -100,12 +100,45 @@ static int64_t window_offset(const Graph *g, const Port *port) {
 
 int64_t place_window_bytes(const Graph *g, Role role) { return ports_before(g, role, INT64_MAX); }
 
+/* A part of the flat vectors, a replica's own where they share. */
+static Addr flat_home(const Module *m, const Port *port) {
+    FlatPart part = {0};
+    int64_t bytes = port->role == ROLE_flat_copy ? HALF_BYTES : FLOAT_BYTES;
+    module_flat_part(m, port->index, &part);
+    Addr home = {.offset_bytes = part.offset_elems * bytes};
+    if (module_is_sharded(m)) home.shard_bytes = part.elems * bytes;
+    home.region = port->role == ROLE_flat_weight ? REGION_param : REGION_copy;
+    if (port->role == ROLE_flat_grad) home.region = REGION_grad;
+    if (port->role == ROLE_flat_grad && port->use > 0)
+        home.offset_bytes = param_grad_offset(m, &m->param[part.tied], port->use) * bytes;
+    if (port->role != ROLE_flat_state) return home;
+    home.region = REGION_state;
+    home.shard_bytes = 0;
+    home.offset_bytes = (port->use * module_state_elems(m) + part.state_elems) * bytes;
+    return home;
+}
+
+static int64_t squares_offset(const Module *m) { return metric_offset(module_metrics(m)); }
+
+/* And the ranks' flag. */
+static int64_t squares_bytes(const Module *m) { return aligned((m->ntensor + 1) * FLOAT_BYTES); }
+
+/* Sums of the squares of each block of the parameter vector, behind the squares. */
+static Addr blocks_home(const Module *m, const Port *port) {
+    FlatPart part = {0};
+    Addr home = {.region = REGION_scalar, .offset_bytes = squares_offset(m) + squares_bytes(m)};
+    if (port->use == 0) {
+        home.offset_bytes += m->segment[port->index].offset_elems / PARAM_ALIGN * FLOAT_BYTES;
+        return home;
+    }
+    module_flat_part(m, port->index, &part);
+    home.offset_bytes += part.offset_elems / PARAM_ALIGN * FLOAT_BYTES;
+    home.shard_bytes = part.elems / PARAM_ALIGN * FLOAT_BYTES;
+    return home;
+}
+
 bool place_fixed_address(const Module *m, const Graph *g, const Port *port, Addr *addr) {
-    const Segment *segment = &m->segment[0];
-    if (port->role == ROLE_flat_weight || port->role == ROLE_flat_grad ||
-        port->role == ROLE_flat_state || port->role == ROLE_flat_copy)
-        segment = &m->segment[port->index];
-    int64_t at = segment->offset_elems * FLOAT_BYTES;
+    int64_t at = 0;
     RegionId region = REGION_scalar;
     switch (port->role) {
     case ROLE_none:
@@ -122,19 +155,18 @@ bool place_fixed_address(const Module *m, const Graph *g, const Port *port, Addr
     case ROLE_weight:
     case ROLE_weight_copy:
     case ROLE_grad: *addr = param_home(m, port); return true;
-    case ROLE_flat_weight: region = REGION_param; break;
-    case ROLE_flat_grad: region = REGION_grad; break;
+    case ROLE_flat_weight:
+    case ROLE_flat_grad:
     case ROLE_flat_state:
-        region = REGION_state, at += port->use * m->flat_elems * FLOAT_BYTES;
-        break;
-    case ROLE_flat_copy: region = REGION_copy, at = segment->offset_elems * HALF_BYTES; break;
+    case ROLE_flat_copy: *addr = flat_home(m, port); return true;
+    case ROLE_blocks: *addr = blocks_home(m, port); return true;
     case ROLE_loss_sum: at = SCALAR_LOSS_SUM; break;
     case ROLE_loss_count: at = SCALAR_LOSS_COUNT; break;
     case ROLE_metric_sum: at = metric_offset(port->index); break;
     case ROLE_metric_count: at = metric_offset(port->index) + PLACE_ALIGN; break;
     case ROLE_scalar: at = port->index * FLOAT_BYTES; break;
     case ROLE_cache: region = REGION_cache, at = cache_bytes(g, port->index); break;
-    case ROLE_squares: at = metric_offset(module_metrics(m)) + port->index * FLOAT_BYTES; break;
+    case ROLE_squares: at = squares_offset(m) + port->index * FLOAT_BYTES; break;
     case ROLE_grad_norm: at = SCALAR_GRAD_NORM; break;
     case ROLE_update_ok: at = SCALAR_UPDATE_OK; break;
     }
@@ -143,9 +175,10 @@ bool place_fixed_address(const Module *m, const Graph *g, const Port *port, Addr
 }
 
 static int64_t scalar_bytes(const Module *m) {
-    bool apart = norm_is_apart(m) && m->ntensor > 0;
-    int64_t squares = apart ? m->ntensor + 1 : 0; /* and the ranks' flag */
-    return metric_offset(module_metrics(m)) + aligned(squares * FLOAT_BYTES);
+    int64_t bytes = squares_offset(m);
+    if (norm_is_apart(m) && m->ntensor > 0) bytes += squares_bytes(m);
+    if (module_is_sharded(m)) bytes += aligned(m->flat_elems / PARAM_ALIGN * FLOAT_BYTES);
+    return bytes;
 }
 
 /* ---- the limit -------------------------------------------------------------------------- */
@@ -262,7 +295,7 @@ static void size_flat_regions(PassContext *ctx) {
     for (int i = 0; i < REGION_count; i++) m->region_bytes[i] = 0;
     m->region_bytes[REGION_param] = m->flat_elems * FLOAT_BYTES;
     m->region_bytes[REGION_grad] = m->grad_elems * FLOAT_BYTES * gradient_buffers(ctx);
-    m->region_bytes[REGION_state] = m->nstate * m->flat_elems * FLOAT_BYTES;
+    m->region_bytes[REGION_state] = m->nstate * module_state_elems(m) * FLOAT_BYTES;
     m->region_bytes[REGION_copy] = module_graph(m, "copy") ? m->flat_elems * HALF_BYTES : 0;
     m->region_bytes[REGION_scalar] = scalar_bytes(m);
     for (int i = 0; i < m->ngraph; i++) {

@@ -82,6 +82,7 @@ typedef struct PlaceBuffer {
     RegionId region; /* none: to be packed into slot or scratch */
     int64_t offset_bytes;
     int64_t pitch_bytes; /* of a stack whose slices lie apart; else 0 */
+    int64_t shard_bytes; /* from replica to replica; 0: the same place on all */
     int begin, end; /* first and last moment of its life, both included */
     unsigned tasks; /* bit by task that touches it */
     const Graph *g; /* a value that it holds, for messages */

@@ -237,6 +237,7 @@ static Loc port_buffer(Alloc *a, PlaceFixed *fixed, Graph *g, Val v, const Port 
     b->region = addr.region;
     b->offset_bytes = addr.offset_bytes;
     b->pitch_bytes = addr.pitch_bytes;
+    b->shard_bytes = addr.shard_bytes;
     b->bytes = place_extent(g, v, addr.pitch_bytes);
     return loc;
 }
@@ -249,6 +250,7 @@ static void resolve(Alloc *a, Graph *g, bool top) {
         addr->region = b->region;
         addr->offset_bytes = b->offset_bytes;
         addr->pitch_bytes = top ? b->pitch_bytes : 0;
+        addr->shard_bytes = b->shard_bytes;
     }
     for (int i = 0; i < g->nnode; i++)
         if (g->node[i]->op == OP_repeat) resolve(a, g->node[i]->body, false);

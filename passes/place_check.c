@@ -383,7 +383,7 @@ static void check_ports(Check *c, const Graph *g, PlaceFixed *fixed) {
         Addr home;
         if (fixed(g->mod, g, port, &home) &&
             (home.region != at->region || home.offset_bytes != at->offset_bytes ||
-             home.pitch_bytes != at->pitch_bytes))
+             home.pitch_bytes != at->pitch_bytes || home.shard_bytes != at->shard_bytes))
             fail(c, arena_printf(c->arena, "%s is not at its home", name_of(c, (Content){g, v})));
     }
 }

@@ -49,9 +49,10 @@ const char *prove_module(Arena *arena, Module *m) {
     const Graph *update = module_graph(m, "update");
     if (why == NULL && update != NULL) {
         why = prove_layout(arena, m);
-        for (int s = 0; s < m->nsegment && why == NULL; s++)
+        FlatPart part;
+        for (int s = 0; module_flat_part(m, s, &part) && why == NULL; s++)
             if (count_outputs(update, ROLE_flat_weight, s, 0) != 1)
-                why = arena_printf(arena, "segment %d is not updated once", s);
+                why = arena_printf(arena, "part %d of the weights is not updated once", s);
     }
     return why;
 }

@@ -9,6 +9,7 @@
 #include "runtime/ordered.h"
 #include "runtime/philox.h"
 #include "runtime/pipeline.h"
+#include "runtime/shards.h"
 #include "runtime/signals.h"
 
 /* A page is left free at both ends: a vector may load, without using it, what lies just beside a
@@ -224,6 +225,8 @@ void inf_engine_push(InfEngine *m, PlanRegion region, int64_t offset, int64_t by
 }
 
 void inf_engine_fetch_all(InfEngine *m, PlanRegion region) {
+    if (region == PLAN_REGION_param && inf_shards_on(m->pipeline))
+        inf_shards_await(m->pipeline, -1);
     inf_engine_fetch(m, region, 0, m->bytes[region]);
 }
 
@@ -284,7 +287,7 @@ static void launch(InfEngine *m, const PlanStep *step) {
     if (kernel->kind == PLAN_KERNEL_cuda && kernel->grid == 0) return;
     for (uint32_t i = 0; i < step->narg; i++) {
         const PlanArg *arg = &plan->arg[step->arg + i];
-        int64_t offset = arg->offset;
+        int64_t offset = arg->offset + m->replica * arg->shard;
         for (int k = 0; k < arg->nstride; k++)
             offset += m->slice[k] * plan->stride[arg->stride + (uint32_t)k];
         m->arg[i] = m->on_device[arg->region] + offset;

@@ -293,6 +293,28 @@ static InfCode gather_mpi(InfError *e, const void *mine, uint64_t bytes, void *a
     return await(e, "MPI_Iallgather", &request, MPI_STATUS_IGNORE);
 }
 
+/* Open MPI adds along a tree to one replica, which hands each its part. */
+static InfCode scatter_mpi(InfError *e, const float *all, uint64_t each, float *own,
+                           InfRequest *out) {
+    MPI_Request request;
+    INF_ASSERT(mpi.split && each <= INT_MAX && !out->busy);
+    TRY_MPI(
+        e, "MPI_Ireduce_scatter_block",
+        MPI_Ireduce_scatter_block(all, own, (int)each, MPI_FLOAT, MPI_SUM, mpi.replicas, &request));
+    keep_request(out, request, summed);
+    return INF_OK;
+}
+
+static InfCode spread_mpi(InfError *e, float *all, uint64_t each, InfRequest *out) {
+    MPI_Request request;
+    INF_ASSERT(mpi.split && each <= INT_MAX && !out->busy);
+    TRY_MPI(e, "MPI_Iallgather",
+            MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, (int)each, MPI_FLOAT,
+                           mpi.replicas, &request));
+    keep_request(out, request, summed);
+    return INF_OK;
+}
+
 static InfCode collect_mpi(InfError *e, const void *mine, uint64_t bytes, void *all,
                            InfRequest *out) {
     MPI_Request request;
@@ -323,6 +345,8 @@ const InfTransport inf_transport_mpi = {
     .broadcast = broadcast_mpi,
     .sum = sum_mpi,
     .add = add_mpi,
+    .scatter = scatter_mpi,
+    .spread = spread_mpi,
     .collect = collect_mpi,
     .gather = gather_mpi,
 };

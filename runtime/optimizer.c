@@ -7,6 +7,7 @@
 
 #include "runtime/checkpoint.h"
 #include "runtime/safetensors.h"
+#include "runtime/shards.h"
 
 enum { STATE_MAX = 2 };
 
@@ -28,7 +29,7 @@ static char *state_name(const Plan *plan, int k, const char *param) {
 }
 
 static float *state_at(const InfEngine *m, int k, const InfParam *p) {
-    return inf_engine_at(m, PLAN_REGION_state, k * m->plan->flat_bytes + p->offset);
+    return inf_engine_at(m, PLAN_REGION_state, k * m->plan->state_bytes + p->offset);
 }
 
 /* Fills rows of the file on rank 0; names and copies are freed by the caller. */
@@ -172,10 +173,25 @@ static InfCode check_state(InfError *e, const InfTensors *set, const Plan *plan,
     return code;
 }
 
+/* What this replica owns of a state. */
+static InfCode load_shared(InfError *e, InfEngine *m, const InfTensors *set, const InfTensor *t,
+                           const InfParam *p, int k) {
+    float *values = malloc((size_t)p->count * sizeof *values + 1);
+    float *stored = calloc((size_t)inf_param_stored(p) + 1, sizeof *stored);
+    InfCode code = values && stored ? INF_OK : inf_fail(e, INF_IO, "out of memory");
+    if (code == INF_OK) code = inf_tensors_read_f32(e, set, t, values);
+    if (code == INF_OK) inf_param_scatter(p, values, stored);
+    if (code == INF_OK) inf_shards_load(p, m, k, stored);
+    free(values);
+    free(stored);
+    return code;
+}
+
 static InfCode load_one(InfError *e, InfEngine *m, const InfTensors *set, const InfParams *params,
                         int k, int i) {
     const InfParam *p = &params->param[i];
     const InfTensor *t = find_state(set, m->plan, params, k, i);
+    if (inf_shards_on(m->pipeline)) return load_shared(e, m, set, t, p, k);
     if (inf_param_contiguous(p)) return inf_tensors_read_f32(e, set, t, state_at(m, k, p));
     float *values = malloc((size_t)p->count * sizeof *values + 1);
     InfCode code = values ? INF_OK : inf_fail(e, INF_IO, "out of memory");

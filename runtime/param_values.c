@@ -4,6 +4,7 @@
 
 #include "runtime/check.h"
 #include "runtime/params.h"
+#include "runtime/shards.h"
 #include "runtime/transport.h"
 
 enum { VALUES_TAG = INF_TAG_MAX }; /* one at a time, in the order of names */
@@ -11,13 +12,42 @@ enum { VALUES_TAG = INF_TAG_MAX }; /* one at a time, in the order of names */
 static const float *stored_at(const InfParam *p, const InfEngine *m, int which) {
     if (which >= INF_VALUES_state)
         return inf_engine_at(m, PLAN_REGION_state,
-                             (which - INF_VALUES_state) * m->plan->flat_bytes + p->offset);
+                             (which - INF_VALUES_state) * m->plan->state_bytes + p->offset);
     return inf_engine_at(m, PLAN_REGION_param, p->offset);
+}
+
+/* The same where replicas have a part each. */
+static InfCode shared_values(InfError *e, const InfParam *p, const InfEngine *m, int which,
+                             float scale, const float **at, float **copy) {
+    size_t bytes = (size_t)inf_param_stored(p) * sizeof(float);
+    float *stored = malloc(bytes + 1);
+    *copy = malloc((size_t)p->count * sizeof **copy + 1);
+    InfCode code = stored && *copy ? inf_shards_values(e, p, m, which, stored)
+                                   : inf_fail(e, INF_IO, "out of memory");
+    if (code == INF_OK) inf_param_gather(p, stored, *copy);
+    for (int64_t i = 0; which == INF_VALUES_gradients && code == INF_OK && i < p->count; i++)
+        (*copy)[i] *= scale;
+    free(stored);
+    *at = *copy;
+    return code;
+}
+
+/* The other replicas' part in that. */
+static InfCode give_values(InfError *e, const InfParam *p, const InfEngine *m, int which) {
+    const float *at;
+    float *copy = NULL;
+    if (which == INF_VALUES_weights || !inf_shards_on(m->pipeline) || p->rank != m->plan->rank)
+        return INF_OK;
+    InfCode code = shared_values(e, p, m, which, 1.0f, &at, &copy);
+    free(copy);
+    return code;
 }
 
 /* What this rank holds, ready to be written. */
 static InfCode own_values(InfError *e, const InfParam *p, const InfEngine *m, int which,
                           float scale, const float **at, float **copy) {
+    if (which != INF_VALUES_weights && inf_shards_on(m->pipeline))
+        return shared_values(e, p, m, which, scale, at, copy);
     const float *stored = stored_at(p, m, which);
     *at = stored;
     if (which != INF_VALUES_gradients && inf_param_contiguous(p)) return INF_OK;
@@ -51,7 +81,7 @@ InfCode inf_param_values(InfError *e, const InfParam *p, const InfEngine *m, int
                          const float **at, float **copy) {
     int rank = m->plan->rank;
     *at = *copy = NULL;
-    if (m->replica > 0) return INF_OK;
+    if (m->replica > 0) return give_values(e, p, m, which);
     bool alone = !inf_engine_transport(m), holds = p->rank == rank || alone;
     InfCode code = holds ? own_values(e, p, m, which, scale, at, copy) : INF_OK;
     if (alone || p->rank == 0 || code != INF_OK) return code;
@@ -72,11 +102,6 @@ InfCode inf_params_agree(InfError *e, const InfEngine *m, InfCode code) {
     if (!t) return code;
     if (code != INF_OK && !inf_engine_leads(m)) return code;
     TRY(t->broadcast(e, 0, &result, sizeof result));
-<<<<<<< HEAD
-    if (result == INF_OK || m->plan->rank == 0) return code;
-    return inf_fail(e, INF_PEER, "rank 0 gave up");
-=======
     if (result == INF_OK || inf_engine_leads(m)) return code;
-    return inf_fail(e, INF_PEER, "rank 0 could not write the file");
->>>>>>> c4c6b58 (runtime: replicas train on their part of the global batch)
+    return inf_fail(e, INF_PEER, "rank 0 gave up");
 }

@@ -179,11 +179,15 @@ void inf_param_scatter(const InfParam *p, const float *logical, float *stored) {
                (size_t)length * sizeof(float));
 }
 
+int64_t inf_param_stored(const InfParam *p) { return product(p->block->stored, p->block->ndim); }
+
+int64_t inf_param_use_offset(const InfParam *p, int use) {
+    if (use == 0) return p->offset;
+    return p->block->use_offset + (use - 1) * p->block->use_stride + p->use_offset;
+}
+
 static const float *use_at(const InfParam *p, const InfEngine *m, int use) {
-    int64_t offset = use == 0
-                         ? p->offset
-                         : p->block->use_offset + (use - 1) * p->block->use_stride + p->use_offset;
-    return inf_engine_at(m, PLAN_REGION_grad, offset);
+    return inf_engine_at(m, PLAN_REGION_grad, inf_param_use_offset(p, use));
 }
 
 void inf_param_gradient(const InfParam *p, const InfEngine *m, float scale, float *to) {

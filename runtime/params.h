@@ -53,6 +53,11 @@ int64_t inf_param_row_length(const InfParam *p);
 int64_t inf_param_row_count(const InfParam *p);
 int64_t inf_param_row_at(const InfParam *p, int64_t row);
 
+/* Elements of the stored tensor; where in the grad region a use's gradient of it begins, in bytes.
+ */
+int64_t inf_param_stored(const InfParam *p);
+int64_t inf_param_use_offset(const InfParam *p, int use);
+
 /* Copies logical values out of, or into, a stored tensor; both ways leave padding alone. */
 void inf_param_gather(const InfParam *p, const float *stored, float *logical);
 void inf_param_scatter(const InfParam *p, const float *logical, float *stored);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "runtime/check.h"
+#include "runtime/shards.h"
 #include "runtime/signals.h"
 
 /* Elements of a bucket are as many requests as the transport needs. */
@@ -37,10 +38,12 @@ InfCode inf_pipeline_open(InfError *e, const Plan *plan, InfGroup *group, InfPip
     out->sent = calloc(n, sizeof *out->sent);
     out->pending = calloc(n, sizeof *out->pending);
     if (!out->received || !out->sent || !out->pending) return inf_fail(e, INF_IO, "out of memory");
+    TRY(inf_shards_open(e, out));
     return out->replicas > 1 ? open_sums(e, out) : INF_OK;
 }
 
 void inf_pipeline_close(InfPipeline *p) {
+    inf_shards_close(p);
     free(p->received);
     free(p->sent);
     free(p->pending);
@@ -113,7 +116,7 @@ void inf_pipeline_begin(InfPipeline *p, bool together) {
 /* ---- messages --- */
 
 void inf_pipeline_poll(InfPipeline *p) {
-    if (p->npending > 0 || p->nbegun > 0) p->transport->poll();
+    if (p->npending > 0 || p->nbegun > 0 || p->shards) p->transport->poll();
 }
 
 void inf_pipeline_at(InfPipeline *p, int64_t step, int32_t task) {

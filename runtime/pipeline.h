@@ -29,6 +29,8 @@ typedef struct InfIdle {
     int64_t begun, steps;
 } InfIdle;
 
+typedef struct InfShards InfShards;
+
 struct InfPipeline {
     const Plan *plan;
     InfGroup *group; /* who is told where this rank is; NULL: nobody */
@@ -47,6 +49,7 @@ struct InfPipeline {
     uint32_t nbegun, nrow;  /* in this step: buckets begun, rows of the table passed */
     int64_t collectives;    /* buckets summed since the start */
     unsigned char *scalars; /* what every process had in PlanFinish.loss after a forward program */
+    struct InfShards *shards; /* where replicas share the optimizer's work: shards.h; else NULL */
     InfIdle idle;
     InfError error;
     InfCode code;

@@ -6,6 +6,7 @@
 
 #include "runtime/check.h"
 #include "runtime/pipeline.h"
+#include "runtime/shards.h"
 #include "runtime/signals.h"
 #include "runtime/step.h"
 
@@ -53,11 +54,22 @@ static uint32_t message(InfPipeline *p, InfEngine *m, const PlanTask *task, uint
 static void before(InfPipeline *p, const PlanTask *task) {
     bool forward = task->kind == PTASK_forward;
     double begin = inf_clock_ms();
+    if (inf_shards_on(p)) inf_shards_await(p, task->local);
     if (inf_pipeline_works(p) && task->message >= 0)
         inf_pipeline_note(p, p->transport->wait(&p->error, &p->received[task->message]));
     if (task->kind != PTASK_weight)
         finish_sends(p, &task->window[forward ? PLAN_WINDOW_send : PLAN_WINDOW_send_grad]);
     inf_pipeline_waited_since(p, begin);
+}
+
+/* What of a shared gradient this replica has summed: all of it, or the part that it owns. */
+static int64_t shared_bytes(const InfPipeline *p, const PlanShare *s) {
+    return inf_shards_on(p) ? s->bytes / p->replicas : s->bytes;
+}
+
+static void *shared_at(const InfPipeline *p, InfEngine *m, const PlanShare *s, int64_t offset) {
+    int64_t skip = inf_shards_on(p) ? p->replica * shared_bytes(p, s) : 0;
+    return at(m, PLAN_REGION_grad, offset + skip);
 }
 
 static void share_gradients(InfPipeline *p, InfEngine *m) {
@@ -70,15 +82,15 @@ static void share_gradients(InfPipeline *p, InfEngine *m) {
     for (uint32_t i = 0; i < plan->nshare && inf_pipeline_works(p); i++) {
         const PlanShare *s = &plan->share[i];
         int tag = (int)(plan->nmessage + i);
+        uint64_t bytes = (uint64_t)shared_bytes(p, s);
         if (s->from_rank == p->rank)
             inf_pipeline_note(p, p->transport->send(&p->error, inf_pipeline_process(p, s->to_rank),
-                                                    tag, at(m, PLAN_REGION_grad, s->from_at),
-                                                    (uint64_t)s->bytes, &request[i]));
+                                                    tag, shared_at(p, m, s, s->from_at), bytes,
+                                                    &request[i]));
         if (s->to_rank == p->rank)
-            inf_pipeline_note(p,
-                              p->transport->recv(&p->error, inf_pipeline_process(p, s->from_rank),
-                                                 tag, at(m, PLAN_REGION_grad, s->to_at),
-                                                 (uint64_t)s->bytes, &request[i]));
+            inf_pipeline_note(
+                p, p->transport->recv(&p->error, inf_pipeline_process(p, s->from_rank), tag,
+                                      shared_at(p, m, s, s->to_at), bytes, &request[i]));
     }
     for (uint32_t i = 0; i < plan->nshare && inf_pipeline_works(p); i++)
         inf_pipeline_note(p, p->transport->wait(&p->error, &request[i]));
@@ -90,6 +102,10 @@ static void reduce(InfPipeline *p, InfEngine *m, uint32_t bucket) {
     float *from = at(m, PLAN_REGION_grad, b->at);
     uint64_t count = (uint64_t)b->bytes / sizeof *from;
     if (p->plan->ordered) return; /* at the end of the step: inf_ordered_finish */
+    if (inf_shards_on(p)) {
+        inf_shards_reduce(p, m, bucket);
+        return;
+    }
     for (uint32_t i = p->first_sum[bucket]; i < p->first_sum[bucket + 1]; i++) {
         uint64_t n = count < p->add_max ? count : p->add_max;
         if (inf_pipeline_works(p))
@@ -100,10 +116,11 @@ static void reduce(InfPipeline *p, InfEngine *m, uint32_t bucket) {
 }
 
 /* Every bucket is summed, once. */
-static void finish_sums(InfPipeline *p) {
+static void finish_sums(InfPipeline *p, InfEngine *m) {
     uint32_t n = p->plan->nbucket;
     if (p->replicas == 1) return;
     INF_ASSERT(p->nbegun == n && p->nrow == n);
+    if (inf_shards_on(p) && !p->plan->ordered) inf_shards_finish(p, m);
     for (uint32_t i = 0; i < p->first_sum[n] && inf_pipeline_works(p); i++)
         inf_pipeline_note(p, p->transport->wait(&p->error, &p->sum[i]));
     memset(p->begun, 0, n * sizeof *p->begun);
@@ -151,7 +168,7 @@ static void settle(InfPipeline *p, InfEngine *m, bool gradients) {
         inf_pipeline_note(p, p->transport->broadcast(&p->error, p->replicas * f->loss_rank,
                                                      at(m, PLAN_REGION_scalar, f->loss),
                                                      (uint64_t)f->loss_bytes));
-    if (gradients) finish_sums(p);
+    if (gradients) finish_sums(p, m);
     if (gradients) share_gradients(p, m);
     inf_pipeline_waited_since(p, begin);
 }
@@ -160,6 +177,7 @@ static void norm(InfPipeline *p, InfEngine *m) {
     const PlanFinish *f = &p->plan->finish;
     float *squares = at(m, PLAN_REGION_scalar, f->squares);
     memset(squares, 0, (size_t)f->nsquares * sizeof *squares);
+    if (inf_shards_on(p)) inf_shards_blocks(p, m);
     /* Replicas have the same gradients: one of them says how large they are. */
     if (p->replica == 0) inf_engine_run(m, (uint32_t)f->norm);
     squares[f->nsquares] = inf_signals_pending() ? 1.0f : 0.0f;

@@ -163,6 +163,7 @@ typedef struct PlanArg {
     /* Target "cuda": what tells which launches may run side by side. */
     uint8_t written; /* the kernel writes there, else it only reads */
     int64_t bytes;   /* from the address on */
+    int64_t shard;   /* bytes from one replica's place to the next one's */
 } PlanArg;
 
 typedef enum StepKind {
@@ -269,6 +270,16 @@ typedef struct PlanBucket {
     int64_t at, bytes; /* in PLAN_REGION_grad; whole blocks of 512 bytes for each replica */
 } PlanBucket;
 
+/* zero = 1: a range that replicas share evenly, the one of number r its r-th part. They own its
+ * weights and keep its states, in each state vector from state_at on; after an update all weights
+ * go to all. Of later uses of tied weights there are gradients only. */
+typedef struct PlanShard {
+    int32_t local; /* the chunk of this rank that reads the weights first; -1: none does */
+    int64_t at;    /* bytes in PLAN_REGION_param */
+    int64_t bytes; /* of one replica */
+    int64_t state_at;
+} PlanShard;
+
 /* Where a bucket is complete: at a STEP_REDUCE in this iteration of the outermost repeat around
  * it. */
 typedef struct PlanReady {
@@ -314,6 +325,8 @@ typedef struct PlanFinish {
     int32_t loss_rank;
     int64_t loss, loss_bytes;  /* range in PLAN_REGION_scalar */
     int32_t norm;              /* index into Plan.chunk */
+    int32_t blocks_program;    /* index into Plan.chunk: what of the blocks this replica owns; -1 */
+    int64_t blocks, nblocks;   /* f32 in PLAN_REGION_scalar: `norm` reads those of all replicas */
     int64_t squares, nsquares; /* f32 from this offset in PLAN_REGION_scalar on, and one more: how
                                   many ranks a signal asks to stop */
 } PlanFinish;
@@ -483,7 +496,8 @@ typedef struct Plan {
     const char *schedule_estimate; /* the line below it, with estimated costs; NULL: one rank */
     double makespan, bubble;       /* estimated; idle share of all ranks */
     int64_t region_bytes[PLAN_REGION_count];
-    int64_t flat_bytes; /* of the parameter vector */
+    int64_t flat_bytes;  /* of the parameter vector */
+    int64_t state_bytes; /* of one state vector: flat_bytes, or what a replica owns */
     int32_t nstate;
     int64_t grad_norm, update_ok; /* byte offsets in PLAN_REGION_scalar (f32) */
     int64_t attention_width;      /* sum over attention layers of heads * dimension */
@@ -506,6 +520,8 @@ typedef struct Plan {
     const PlanBucket *bucket; /* in the order in which they become ready */
     uint32_t nbucket;
     const PlanReady *ready;
+    const PlanShard *shard; /* NULL: every replica has all states */
+    uint32_t nshard;
     const PlanOrdered *ordered; /* NULL: gradients are added to those of the microbatch before */
     PlanFinish finish;
     const struct InfTransport *transport; /* NULL: one rank */

@@ -36,7 +36,7 @@ static void hash_all(const InfParams *all, const InfEngine *m, int vectors, XXH3
             const unsigned char *at =
                 k == 0 ? inf_engine_at(m, PLAN_REGION_param, p->offset)
                        : inf_engine_at(m, PLAN_REGION_state,
-                                       (k - 1) * m->plan->flat_bytes + p->offset);
+                                       (k - 1) * m->plan->state_bytes + p->offset);
             const float *stored = (const float *)(const void *)at;
             *hash++ = p->here ? hash_tensor(p, stored, state) : 0;
         }
@@ -95,7 +95,8 @@ static InfCode compare_all(InfError *e, const InfParams *all, const InfEngine *m
 
 InfCode inf_replicas_same(InfError *e, const InfParams *all, InfEngine *m, int64_t step) {
     bool states = m->bytes[PLAN_REGION_state] > 0;
-    int vectors = 1 + (states ? m->plan->nstate : 0), total = vectors * all->count;
+    int vectors = 1 + (states && m->plan->nshard == 0 ? m->plan->nstate : 0),
+        total = vectors * all->count;
     int most = total < HASHES_MAX ? total : HASHES_MAX;
     if (!inf_engine_transport(m) || inf_plan_replicas(m->plan) == 1) return INF_OK;
     inf_engine_fetch_all(m, PLAN_REGION_param);

@@ -7,6 +7,7 @@
 #include "runtime/kernels.h"
 #include "runtime/ordered.h"
 #include "runtime/pipeline.h"
+#include "runtime/shards.h"
 #include "runtime/signals.h"
 
 /* What of a program's tasks to run. */
@@ -164,6 +165,7 @@ static void walk_tasks(InfEngine *m, const InfLoader *l, const Work *work, RunTa
             done = post_messages(m, i, end);
         else
             run(m, l, work, i);
+        if (exchanges && inf_shards_on(m->pipeline)) inf_shards_spread(m->pipeline, m);
     }
     if (m->pipeline && !training) inf_pipeline_settle(m->pipeline, m, false);
     leave(m, work);

@@ -1,0 +1,181 @@
+/* shards.c - see shards.h. */
+#include "runtime/shards.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/check.h"
+
+struct InfShards {
+    float *sum;          /* the sums of buckets that this replica owns, behind each other */
+    int64_t *sum_at;     /* by bucket: elements */
+    InfRequest *reduced; /* by bucket */
+    InfRequest *spread;  /* by shard */
+    uint32_t nspread;    /* on their way, at most */
+};
+
+InfCode inf_shards_open(InfError *e, InfPipeline *p) {
+    const Plan *plan = p->plan;
+    int64_t total = 0;
+    if (plan->nshard == 0 || p->replicas == 1) return INF_OK;
+    InfShards *s = p->shards = calloc(1, sizeof *s);
+    if (!s) return inf_fail(e, INF_IO, "out of memory");
+    s->sum_at = calloc((size_t)plan->nbucket + 1, sizeof *s->sum_at);
+    s->reduced = calloc((size_t)plan->nbucket + 1, sizeof *s->reduced);
+    s->spread = calloc((size_t)plan->nshard + 1, sizeof *s->spread);
+    for (uint32_t i = 0; s->sum_at && i < plan->nbucket; i++) {
+        s->sum_at[i] = total;
+        total += plan->bucket[i].bytes / (int64_t)sizeof(float) / p->replicas;
+    }
+    s->sum = calloc((size_t)total + 1, sizeof *s->sum);
+    bool enough = s->sum && s->sum_at && s->reduced && s->spread;
+    return enough ? INF_OK : inf_fail(e, INF_IO, "out of memory");
+}
+
+void inf_shards_close(InfPipeline *p) {
+    InfShards *s = p->shards;
+    if (!s) return;
+    inf_shards_await(p, -1);
+    free(s->sum);
+    free(s->sum_at);
+    free(s->reduced);
+    free(s->spread);
+    free(s);
+    p->shards = NULL;
+}
+
+static float *floats_at(const InfEngine *m, PlanRegion region, int64_t offset) {
+    return (float *)(void *)(m->home[region] + offset);
+}
+
+/* Elements of a bucket that one replica owns. */
+static int64_t share(const InfPipeline *p, const PlanBucket *b) {
+    return b->bytes / (int64_t)sizeof(float) / p->replicas;
+}
+
+/* ---- steps --- */
+
+void inf_shards_reduce(InfPipeline *p, InfEngine *m, uint32_t bucket) {
+    const PlanBucket *b = &p->plan->bucket[bucket];
+    InfShards *s = p->shards;
+    if (!inf_pipeline_works(p)) return;
+    inf_pipeline_note(p, p->transport->scatter(&p->error, floats_at(m, PLAN_REGION_grad, b->at),
+                                               (uint64_t)share(p, b), s->sum + s->sum_at[bucket],
+                                               &s->reduced[bucket]));
+}
+
+void inf_shards_finish(InfPipeline *p, InfEngine *m) {
+    InfShards *s = p->shards;
+    for (uint32_t i = 0; i < p->plan->nbucket && inf_pipeline_works(p); i++) {
+        const PlanBucket *b = &p->plan->bucket[i];
+        int64_t n = share(p, b);
+        inf_pipeline_note(p, p->transport->wait(&p->error, &s->reduced[i]));
+        memcpy(floats_at(m, PLAN_REGION_grad, b->at) + p->replica * n, s->sum + s->sum_at[i],
+               (size_t)n * sizeof(float));
+    }
+}
+
+void inf_shards_blocks(InfPipeline *p, InfEngine *m) {
+    const PlanFinish *f = &p->plan->finish;
+    float *blocks = floats_at(m, PLAN_REGION_scalar, f->blocks);
+    InfRequest request = {.busy = false};
+    INF_ASSERT(f->nblocks <= INF_ADD_MAX);
+    memset(blocks, 0, (size_t)f->nblocks * sizeof *blocks);
+    inf_engine_run(m, (uint32_t)f->blocks_program);
+    double begin = inf_clock_ms();
+    if (inf_pipeline_works(p))
+        inf_pipeline_note(p, p->transport->add(&p->error, blocks, (uint64_t)f->nblocks, &request));
+    if (inf_pipeline_works(p)) inf_pipeline_note(p, p->transport->wait(&p->error, &request));
+    inf_pipeline_waited_since(p, begin);
+}
+
+void inf_shards_spread(InfPipeline *p, InfEngine *m) {
+    InfShards *s = p->shards;
+    for (uint32_t i = 0; i < p->plan->nshard && inf_pipeline_works(p); i++) {
+        const PlanShard *shard = &p->plan->shard[i];
+        uint64_t each = (uint64_t)shard->bytes / sizeof(float);
+        inf_pipeline_note(p, p->transport->spread(&p->error,
+                                                  floats_at(m, PLAN_REGION_param, shard->at), each,
+                                                  &s->spread[i]));
+    }
+    s->nspread = p->plan->nshard;
+}
+
+void inf_shards_await(InfPipeline *p, int local) {
+    InfShards *s = p->shards;
+    double begin = inf_clock_ms();
+    if (s->nspread == 0) return;
+    bool left = false;
+    for (uint32_t i = 0; i < p->plan->nshard && inf_pipeline_works(p); i++) {
+        int of = p->plan->shard[i].local;
+        if (local < 0 || of == local || of < 0)
+            inf_pipeline_note(p, p->transport->wait(&p->error, &s->spread[i]));
+        left = left || s->spread[i].busy;
+    }
+    if (!left) s->nspread = 0;
+    inf_pipeline_waited_since(p, begin);
+}
+
+/* ---- values --- */
+
+/* The part of a tensor that this replica owns in a shard: elements of it, and where the shard has
+ * the first of them. False: nothing. */
+typedef struct Piece {
+    int64_t from, to; /* of the tensor */
+    int64_t at;       /* of what is owned */
+} Piece;
+
+static bool piece_of(const InfParam *p, const InfEngine *m, const PlanShard *s, Piece *out) {
+    int64_t begin = (s->at + m->replica * s->bytes) / 4, end = begin + s->bytes / 4;
+    int64_t first = p->offset / 4, last = first + inf_param_stored(p);
+    int64_t low = begin > first ? begin : first, high = end < last ? end : last;
+    *out = (Piece){low - first, high - first, low - begin};
+    return low < high;
+}
+
+static float *state_at(const InfEngine *m, int k, const PlanShard *s) {
+    return floats_at(m, PLAN_REGION_state, k * m->plan->state_bytes + s->state_at);
+}
+
+/* The sum over the uses of elements [from, to) of a tensor's gradient. */
+static void add_uses(const InfParam *p, const InfEngine *m, Piece piece, float *stored) {
+    for (int use = 0; use < p->block->uses; use++) {
+        const float *grad = floats_at(m, PLAN_REGION_grad, inf_param_use_offset(p, use));
+        for (int64_t i = piece.from; i < piece.to; i++)
+            stored[i] = use == 0 ? grad[i] : stored[i] + grad[i];
+    }
+}
+
+InfCode inf_shards_values(InfError *e, const InfParam *p, const InfEngine *m, int which,
+                          float *stored) {
+    const InfTransport *t = inf_engine_transport(m);
+    int64_t total = inf_param_stored(p);
+    Piece piece;
+    memset(stored, 0, (size_t)total * sizeof *stored);
+    for (uint32_t i = 0; i < m->plan->nshard; i++) {
+        const PlanShard *s = &m->plan->shard[i];
+        if (!piece_of(p, m, s, &piece)) continue;
+        if (which == INF_VALUES_gradients)
+            add_uses(p, m, piece, stored);
+        else
+            memcpy(stored + piece.from, state_at(m, which - INF_VALUES_state, s) + piece.at,
+                   (size_t)(piece.to - piece.from) * sizeof *stored);
+    }
+    for (int64_t done = 0, n; done < total; done += n) {
+        InfRequest request = {.busy = false};
+        n = total - done < INF_ADD_MAX ? total - done : INF_ADD_MAX;
+        TRY(t->add(e, stored + done, (uint64_t)n, &request));
+        TRY(t->wait(e, &request));
+    }
+    return INF_OK;
+}
+
+void inf_shards_load(const InfParam *p, InfEngine *m, int k, const float *stored) {
+    Piece piece;
+    for (uint32_t i = 0; i < m->plan->nshard; i++) {
+        const PlanShard *s = &m->plan->shard[i];
+        if (piece_of(p, m, s, &piece))
+            memcpy(state_at(m, k, s) + piece.at, stored + piece.from,
+                   (size_t)(piece.to - piece.from) * sizeof *stored);
+    }
+}

@@ -1,0 +1,42 @@
+/* shards.h - zero = 1: replicas share the optimizer's work and states (PlanShard).
+ *
+ * Each bucket's gradients are summed where they are owned (reduce-scatter), the norm's blocks of
+ * all owners are brought together, each updates the weights that it owns, and these go to all
+ * (all-gather) while the next step begins: whoever reads a chunk's weights waits for them first.
+ * Where the plan has no PlanShard nothing is done. For devices that share the host's memory.
+ */
+#ifndef INF_RUNTIME_SHARDS_H
+#define INF_RUNTIME_SHARDS_H
+
+#include "runtime/params.h"
+#include "runtime/pipeline.h"
+
+InfCode inf_shards_open(InfError *e, InfPipeline *p);
+void inf_shards_close(InfPipeline *p);
+
+/* Whether replicas share here. */
+static inline bool inf_shards_on(const InfPipeline *p) { return p && p->shards; }
+
+/* The sum of a bucket begins; all of them are over: what this replica owns is in its place. */
+void inf_shards_reduce(InfPipeline *p, InfEngine *m, uint32_t bucket);
+void inf_shards_finish(InfPipeline *p, InfEngine *m);
+
+/* Sums of the norm's blocks, of all replicas. */
+void inf_shards_blocks(InfPipeline *p, InfEngine *m);
+
+/* Behind an update: the weights that this replica owns go to all. */
+void inf_shards_spread(InfPipeline *p, InfEngine *m);
+
+/* Until the weights that a chunk of this rank reads first are there; -1: all. */
+void inf_shards_await(InfPipeline *p, int local);
+
+/* What of a tensor this replica owns, of state vector k or of the gradient (INF_VALUES_gradients:
+ * the sum over its uses), summed over the replicas into `stored`, as long as the stored tensor: its
+ * values, on every replica. Called by all replicas that hold the tensor. */
+InfCode inf_shards_values(InfError *e, const InfParam *p, const InfEngine *m, int which,
+                          float *stored);
+
+/* The values of a state vector into what this replica owns. */
+void inf_shards_load(const InfParam *p, InfEngine *m, int k, const float *stored);
+
+#endif
