@@ -6,6 +6,7 @@
  */
 #include "codegen/program.h"
 
+#include "ir/panic.h"
 #include "ir/text_words.h"
 
 #include <string.h>
@@ -86,7 +87,7 @@ static void plan_launch(Program *p, const Graph *g, const Node *n) {
     for (int i = 0; i < n->nin + n->nout; i++) {
         Val v = i < n->nin ? n->in[i] : node_out(n, i - n->nin);
         PlanArg arg = plan_arg(p, g, v);
-        if (p->mod->target == TARGET_cuda) {
+        if (p->mod->target == TARGET_cuda || p->reduces >= 0) {
             arg.written = i >= n->nin;
             arg.bytes = type_bytes(p->mod->types, val_type(g, v));
         }
@@ -123,24 +124,29 @@ static void plan_steps(Program *p, const Graph *g, bool (*wanted)(const Node *))
     for (int i = 0; i < g->nnode; i++) {
         const Node *n = g->node[i];
         if (wanted && !wanted(n)) continue;
+        if (p->repeat_depth == 0) p->top = i;
         if (n->op == OP_kernel) plan_launch(p, g, n);
         if (n->op == OP_repeat) plan_repeat(p, n);
+        if (p->repeat_depth < 2) plan_reduce_steps(p, p->top, p->repeat_depth == 1 ? i : -1);
     }
 }
 
 static bool is_forward(const Node *n) { return n->phase == PHASE_F; }
-static bool is_backward(const Node *n) { return n->phase != PHASE_F; }
+bool plan_is_backward(const Node *n) { return n->phase != PHASE_F; }
 static bool is_input_part(const Node *n) { return n->phase == PHASE_I; }
-static bool is_weight_part(const Node *n) { return n->phase == PHASE_W; }
+bool plan_is_weight_part(const Node *n) { return n->phase == PHASE_W; }
 
 /* Appends the chunk `name` made from part of a graph; returns its index among this rank's. */
 static uint32_t plan_chunk(Program *p, const char *name, const char *graph,
                            bool (*wanted)(const Node *)) {
     PlanChunk chunk = {.name = name, .begin = p->steps.n};
     const Graph *g = module_graph(p->mod, graph);
+    if (g) plan_reduce_begin(p, g, wanted);
     if (g) plan_steps(p, g, wanted);
-    if (wanted == is_backward || wanted == is_weight_part) plan_reduce_steps(p);
     chunk.end = p->steps.n;
+    const char *why = p->reduces >= 0 ? plan_replay(p, p->reduces, chunk.begin, chunk.end) : NULL;
+    if (why != NULL) panic_graph(g, (Span){0}, "buckets: %s", why);
+    p->reduces = -1;
     vec_push(p->arena, &p->chunks, chunk);
     return p->chunks.n - 1 - p->at.chunk;
 }
@@ -161,10 +167,10 @@ static ChunkSteps plan_chunk_steps(Program *p, const char *graph, int local, con
     const char *suffix = m->nchunk > 1 ? arena_printf(p->arena, ".%d", local) : "";
 #define NAMED(word) arena_printf(p->arena, word "%s%s", sign, suffix)
     ChunkSteps s = {.forward = plan_chunk(p, NAMED("forward"), name, is_forward),
-                    .backward = plan_chunk(p, NAMED("backward"), name, is_backward)};
+                    .backward = plan_chunk(p, NAMED("backward"), name, plan_is_backward)};
     if (table_splits_backward(p->table, m->rank)) {
         s.input = plan_chunk(p, NAMED("input"), name, is_input_part);
-        s.weight = plan_chunk(p, NAMED("weight"), name, is_weight_part);
+        s.weight = plan_chunk(p, NAMED("weight"), name, plan_is_weight_part);
     }
 #undef NAMED
     return s;
@@ -190,18 +196,6 @@ static uint32_t task_chunk(const Program *p, const TrainChunks *c, const Task *t
     return by_kind[t->kind];
 }
 
-/* Whether a rank writes no gradients after its task i. */
-static bool is_last(const RankTasks *rank, int i) {
-    bool writes = false;
-    for (int k = i; k < rank->ntask; k++) {
-        TaskKind kind = rank->task[k].kind;
-        writes = kind == TASK_backward || kind == TASK_weight;
-        if (writes && k > i) return false;
-        if (k == i && !writes) return false;
-    }
-    return true;
-}
-
 static void push_task(Program *p, const Task *t, uint32_t program) {
     PlanTask row = {.kind = (uint8_t)t->kind,
                     .chunk = t->chunk,
@@ -224,9 +218,9 @@ static void plan_train_tasks(Program *p, const TrainChunks *chunks) {
         uint32_t begin = p->tasks.n;
         for (int i = 0; i < tasks->ntask; i++) {
             push_task(p, &tasks->task[i], task_chunk(p, chunks, &tasks->task[i]));
-            if (!is_last(tasks, i)) continue;
+            if (!plan_is_last(tasks, i)) continue;
             p->tasks.data[p->tasks.n - 1].last = 1;
-            plan_reduce_tasks(p);
+            plan_reduce_tasks(p, tasks->task[i].local);
         }
         p->train_rank[r] = (PlanRank){.task = begin, .ntask = p->tasks.n - begin};
     }
@@ -627,6 +621,7 @@ static void plan_rank(Program *p) {
 }
 
 void plan_build(Program *p) {
+    p->reduces = -1;
     p->train_rank = ARENA_ARRAY(p->arena, PlanRank, p->table->ranks);
     p->eval_rank = ARENA_ARRAY(p->arena, PlanRank, p->table->ranks);
     plan_messages(p);

@@ -78,6 +78,8 @@ bool module_is_bucketed(const Module *m) {
     return p->dp > 1 || p->ordered || (p->loopback && m->target == TARGET_cuda);
 }
 
+bool module_has_buckets(const Module *m) { return m->parallel.dp > 1 || m->parallel.ordered; }
+
 Bucket *module_add_bucket(Module *m, Bucket bucket) {
     m->bucket = vec_reserve_one(m->arena, m->bucket, (uint32_t)m->nbucket,
                                 (uint32_t *)&m->cap_bucket, sizeof *m->bucket);

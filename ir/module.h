@@ -248,6 +248,8 @@ int64_t module_metrics(const Module *m); /* of the whole model */
 /* Whether the layout is one that replicas share work on: aligned pieces, buckets, and a norm that
  * no layout changes (passes/layout.h). */
 bool module_is_bucketed(const Module *m);
+/* Whether the plan says what is added up when: over replicas, or in a tree of microbatches. */
+bool module_has_buckets(const Module *m);
 Bucket *module_add_bucket(Module *m, Bucket bucket);
 /* Whether replicas share the optimizer's work and state: zero = 1. */
 bool module_is_sharded(const Module *m);

@@ -104,6 +104,7 @@ typedef struct Table {
     WindowSlots *windows; /* by chunk: how many slots for what it is handed and what it sends */
     int64_t parameters;   /* elements of all ranks, without padding; in how many blocks */
     int blocks;
+    int buckets;          /* of all ranks; 0: there are none */
     UnitInfo *unit; /* what partition cuts between, in order */
     int nunit;
     ChunkInfo *stage;        /* by chunk; NULL before partition */

@@ -331,6 +331,7 @@ bool pass_optim(PassContext *ctx) {
         return false;
     }
     layout_params(m, ctx->scratch);
+    if (ctx->table != NULL && module_has_buckets(m)) ctx->table->buckets += m->nbucket;
     m->nstate = state_count(&m->train.optimizer);
     if (reads_copy(m)) module_set_graph(m, "copy", build_copy(m));
     if (module_chunk_graph(m, "train", 0) == NULL) return true;

@@ -246,7 +246,7 @@ bool pass_partition(PassContext *ctx) {
     Cut cut = cut_graph(train, &map, flow, begin, t->chunks, ctx->scratch);
     set_edges(ctx, t, &cut);
     if (!check_target(ctx, t)) return false;
-    if (ctx->options->schedule_only) return true;
+    if (ctx->options->schedule_only && !module_has_buckets(m)) return true;
     ParamSlices slices = slice_params(&cut, t, ctx->scratch);
     ctx->nrank = t->ranks;
     ctx->rank = ARENA_ARRAY(m->arena, Module *, t->ranks);

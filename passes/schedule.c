@@ -53,12 +53,13 @@ static const char *summarize(const Module *m, const Table *t, const Proof *proof
                       : arena_printf(a, ", recv slots %s", numbers(a, proof->received, t->ranks));
     return arena_printf(a,
                         "%dx%dx%d %s: acyclic (%d nodes, %d edges), %smakespan %.1f (ideal %.1f), "
-                        "bubble %.1f %%, peak chunks %s%s%s%s, parameters %s in %d blocks",
+                        "bubble %.1f %%, peak chunks %s%s%s%s, parameters %s in %d %s",
                         t->ranks, t->vpp, t->microbatches, t->pipeline, proof->nodes, proof->edges,
                         t->ranks == 1 ? "" : "FIFO ok, ", proof->makespan, ideal_makespan(t),
                         100 * proof->bubble, numbers(a, proof->peak, t->ranks), messages,
                         t->layers != NULL ? ", " : "", t->layers != NULL ? t->layers : "",
-                        with_commas(a, t->parameters), t->blocks);
+                        with_commas(a, t->parameters), t->buckets > 0 ? t->buckets : t->blocks,
+                        t->buckets > 0 ? "buckets" : "blocks");
 }
 
 /* Costs of chunks and messages as partition estimates them. */
