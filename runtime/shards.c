@@ -11,7 +11,7 @@ struct InfShards {
     int64_t *sum_at;     /* by bucket: elements */
     InfRequest *reduced; /* by bucket */
     InfRequest *spread;  /* by shard */
-    uint32_t nspread;    /* on their way, at most */
+    bool spreading;      /* weights are on their way */
 };
 
 InfCode inf_shards_open(InfError *e, InfPipeline *p) {
@@ -98,22 +98,19 @@ void inf_shards_spread(InfPipeline *p, InfEngine *m) {
                                                   floats_at(m, PLAN_REGION_param, shard->at), each,
                                                   &s->spread[i]));
     }
-    s->nspread = p->plan->nshard;
+    s->spreading = true;
 }
 
 void inf_shards_await(InfPipeline *p, int local) {
     InfShards *s = p->shards;
-    double begin = inf_clock_ms();
-    if (s->nspread == 0) return;
     bool left = false;
-    for (uint32_t i = 0; i < p->plan->nshard && inf_pipeline_works(p); i++) {
+    for (uint32_t i = 0; s->spreading && i < p->plan->nshard && inf_pipeline_works(p); i++) {
         int of = p->plan->shard[i].local;
         if (local < 0 || of == local || of < 0)
             inf_pipeline_note(p, p->transport->wait(&p->error, &s->spread[i]));
         left = left || s->spread[i].busy;
     }
-    if (!left) s->nspread = 0;
-    inf_pipeline_waited_since(p, begin);
+    s->spreading = left;
 }
 
 /* ---- values --- */

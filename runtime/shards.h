@@ -27,7 +27,8 @@ void inf_shards_blocks(InfPipeline *p, InfEngine *m);
 /* Behind an update: the weights that this replica owns go to all. */
 void inf_shards_spread(InfPipeline *p, InfEngine *m);
 
-/* Until the weights that a chunk of this rank reads first are there; -1: all. */
+/* Until the weights that a chunk of this rank reads first are there; -1: all. Its time is counted
+ * by the caller. */
 void inf_shards_await(InfPipeline *p, int local);
 
 /* What of a tensor this replica owns, of state vector k or of the gradient (INF_VALUES_gradients:
