@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# reduce = ordered: whatever the number of replicas, the pipeline, who keeps the optimizer's state and
+# how gradients are cut into buckets, twenty steps have the losses, norms, gradients, weights and
+# optimizer state of one rank with the same microbatches, bit for bit. With --long the whole matrix.
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+need_images
+[ "${BUILD##*/}" != asan ] || { echo 'the release build runs this'; exit 77; }
+[ -x "$BUILD/tests/mpi/ranks" ] || { echo "skipped: built without MPI (Debian's libopenmpi-dev)"; exit 77; }
+command -v mpirun > /dev/null || { echo "skipped: no mpirun (Debian's openmpi-bin)"; exit 77; }
+ref=tests/reference
+limit=120   # seconds; a run takes one or two
+export OMP_NUM_THREADS=1   # of each rank; bits do not depend on it
+printf '#!/bin/sh\nexec cc "$@" -O1\n' > "$work/cc" && chmod +x "$work/cc"
+export CC=$work/cc   # kernels as cc optimizes them less: in half the time
+
+# build MODEL MICROBATCHES NAME [KEY=VALUE...]: microbatches of each replica.
+build() {
+    local model=$1 n=$2 name=$3 key
+    shift 3
+    with=(--data $ref/tokens.bin)
+    case $model in
+    gpt2) is=(models/gpt2.it "${gpt2_trained[@]}" -D train.dtype=f32 -D train.B=1) ;;
+    llama) is=(models/llama3.it "${llama_trained[@]}" -D train.dtype=f32 -D train.B=1 -D parallel.zero=0) ;;
+    odd) is=(models/gpt2.it "${gpt2_trained[@]}" -D train.dtype=f32 -D train.B=1 -D n_embd=36 -D vocab=503) ;;
+    cnn) is=(models/mnist_cnn.it -D train.B=8 -D train.schedule=constant -D eval.B=1000) with=(--data "$images") ;;
+    esac
+    is+=(-D train.microbatches="$n" -D parallel.reduce=ordered)
+    for key in "$@"; do is+=(-D "parallel.$key"); done
+    compile "${is[0]}" "$work/bin.$name" "${is[@]:1}" -W no-empty-chunk
+}
+
+# train NAME OUT [OPTION...]
+train() {
+    local name=$1 out=$work/$2
+    shift 2
+    rm -rf "$out" && mkdir -p "$out" &&
+        timeout $limit "$work/bin.$name" train "${with[@]}" --steps 20 --lr 1e-2 --grad-norm --save-every 10 \
+            --out "$out/run" --metrics "$out/metrics.jsonl" --quiet --check-replicas 10 \
+            --dump-grads "$out/grads.safetensors" "$@" > "$out/log" 2>&1 || { cat "$out/log"; return 1; }
+    sed -n '/"event": *"\(step\|eval\)"/s/, *"\(ms\|[a-z]*_per_s\|mfu\|mem_[a-z]*\)": *[^,}]*//gp' \
+        "$out/metrics.jsonl" > "$out/numbers"
+}
+
+# same OUT REFERENCE: every number and every file.
+same() {
+    local file
+    [ "$(wc -l < "$work/$1/numbers")" -ge 20 ] || { echo "fewer than 20 steps"; return 1; }
+    diff "$work/$1/numbers" "$work/$2/numbers" || return 1
+    for file in grads.safetensors run/model.safetensors run/step-000000{10,20}/{model,optimizer}.safetensors; do
+        cmp "$work/$1/$file" "$work/$2/$file" || return 1
+    done
+}
+
+one() { build "$1" "$2" "$1.$2" && train "$1.$2" "$1.$2"; }
+layout() { build "$1" "$2" layout "${@:4}" && train layout layout && same layout "$3"; }
+
+# layouts MODEL MICROBATCHES DP "KEY=VALUE ..."...: each against one rank with all microbatches.
+layouts() {
+    local model=$1 n=$2 dp=$3 one=$1.$(($2 * $3)) keys
+    shift 3
+    [ -e "$work/$one" ] || check "$model, $((n * dp)) microbatches, one rank" one "$model" $((n * dp))
+    for keys in "$@"; do
+        # shellcheck disable=SC2086
+        check "$model, dp $dp x $n microbatches, $keys: the bits of one rank" layout "$model" "$n" "$one" "dp=$dp" $keys
+    done
+}
+
+if [ -n "${INFINIC_LONG-}" ]; then
+    every=()
+    for pp in 1 2; do
+        for vpp in 1 2; do
+            for zero in 0 1; do
+                for bucket in 1KB 64KB 100MB; do every+=("pp=$pp vpp=$vpp zero=$zero bucket=$bucket"); done
+            done
+        done
+    done
+    for model in gpt2 llama cnn odd; do
+        for dp in 1 2 3 4; do
+            for n in 1 2 4; do layouts $model $n $dp "${every[@]}"; done
+        done
+    done
+else
+    layouts gpt2 3 2 "zero=0" "zero=1 bucket=64KB" "pp=2 pipeline=zb-h1 zero=1" "pp=2 vpp=2 bucket=1KB"
+    layouts gpt2 2 3 "zero=1 bucket=1KB"   # the same six
+    layouts odd 1 3 "zero=1 bucket=64KB" "pp=2 zero=1 bucket=1KB"
+    layouts llama 1 2 "pp=2 zero=1"
+    layouts cnn 2 2 "zero=1 bucket=64KB"
+fi
+
+# A checkpoint goes on under any other layout: states too are whole tensors.
+moved() {
+    local file
+    build gpt2 3 to dp=2 pp=2 zero=1 bucket=64KB || return 1
+    rm -rf "$work/moved" && mkdir -p "$work/moved/run" && cp -r "$work/gpt2.6/run/step-00000010" "$work/moved/run" &&
+        timeout $limit "$work/bin.to" train "${with[@]}" --steps 20 --lr 1e-2 --quiet --save-every 10 \
+            --out "$work/moved/run" --resume > "$work/moved/log" 2>&1 || { cat "$work/moved/log"; return 1; }
+    for file in model.safetensors step-00000020/{model,optimizer}.safetensors; do
+        cmp "$work/moved/run/$file" "$work/gpt2.6/run/$file" || return 1
+    done
+}
+check "from one rank to dp 2 x pp 2, shared states: the same bits" moved
+finish
