@@ -10,8 +10,7 @@ command -v mpirun > /dev/null || { echo "skipped: no mpirun (Debian's openmpi-bi
 ref=tests/reference
 limit=120   # seconds; a run takes one or two
 export OMP_NUM_THREADS=1   # of each rank; bits do not depend on it
-printf '#!/bin/sh\nexec cc "$@" -O1\n' > "$work/cc" && chmod +x "$work/cc"
-export CC=$work/cc   # kernels as cc optimizes them less: in half the time
+light_cc
 
 # build MODEL MICROBATCHES NAME [KEY=VALUE...]: microbatches of each replica.
 build() {
