@@ -20,7 +20,7 @@
 #include "runtime/transport.h"
 
 /* Sizes of MPI are int: a larger message is one struct of blocks and a rest. */
-enum { BLOCK_BYTES = 1 << 20, GATHER_BYTES_MAX = 1 << 20, PART_BYTES = 1 << 30 };
+enum { BLOCK_BYTES = 1 << 20, GATHER_BYTES_MAX = 1 << 20, PART_BYTES = 1 << 30, ADD_MAX = 1 << 28 };
 
 /* How long a wait looks before it yields, and yields before it sleeps. */
 enum { TURNS_LOOK = 2000, TURNS_YIELD = 200, SLEEP_NS = 50000 };
@@ -276,7 +276,7 @@ static InfCode sum_mpi(InfError *e, float *at, uint64_t count) {
  * others compute each element at one replica, or as the same tree at all of them. */
 static InfCode add_mpi(InfError *e, float *at, uint64_t count, InfRequest *out) {
     MPI_Request request;
-    INF_ASSERT(mpi.split && count <= INF_ADD_MAX && !out->busy);
+    INF_ASSERT(mpi.split && count <= ADD_MAX && !out->busy);
     TRY_MPI(
         e, "MPI_Iallreduce",
         MPI_Iallreduce(MPI_IN_PLACE, at, (int)count, MPI_FLOAT, MPI_SUM, mpi.replicas, &request));
@@ -335,6 +335,7 @@ const InfTransport inf_transport_mpi = {
     .name = "MPI",
 #endif
     .check = check_srun,
+    .add_max = ADD_MAX,
     .open = open_mpi,
     .split = split_mpi,
     .close = close_mpi,

@@ -10,13 +10,13 @@
 /* Elements of a bucket are as many requests as the transport needs. */
 static InfCode open_sums(InfError *e, InfPipeline *p) {
     const Plan *plan = p->plan;
-    uint64_t total = 0;
+    uint64_t total = 0, most = p->transport->add_max;
     p->first_sum = calloc((size_t)plan->nbucket + 1, sizeof *p->first_sum);
     p->begun = calloc((size_t)plan->nbucket + 1, sizeof *p->begun);
     if (!p->first_sum || !p->begun) return inf_fail(e, INF_IO, "out of memory");
     for (uint32_t i = 0; i < plan->nbucket; i++) {
         uint64_t count = (uint64_t)plan->bucket[i].bytes / sizeof(float);
-        total += (count + p->add_max - 1) / p->add_max;
+        total += count / most + (count % most > 0);
         INF_ASSERT(total < UINT32_MAX);
         p->first_sum[i + 1] = (uint32_t)total;
     }
@@ -32,8 +32,7 @@ InfCode inf_pipeline_open(InfError *e, const Plan *plan, InfGroup *group, InfPip
                          .rank = plan->rank,
                          .replica = group ? group->replica : 0,
                          .replicas = group ? inf_plan_replicas(plan) : 1,
-                         .transport = group ? group->transport : NULL,
-                         .add_max = INF_ADD_MAX};
+                         .transport = group ? group->transport : NULL};
     out->received = calloc(n, sizeof *out->received);
     out->sent = calloc(n, sizeof *out->sent);
     out->pending = calloc(n, sizeof *out->pending);

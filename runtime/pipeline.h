@@ -42,7 +42,6 @@ struct InfPipeline {
     InfRequest *received, *sent; /* by message */
     uint32_t *pending;           /* messages sent and not waited for */
     uint32_t npending;
-    uint64_t add_max;       /* elements of one sum: INF_ADD_MAX */
     InfRequest *sum;        /* of the buckets, piece by piece */
     uint32_t *first_sum;    /* by bucket, and their end */
     bool *begun;            /* by bucket: its sum, in this step */

@@ -100,14 +100,14 @@ static void share_gradients(InfPipeline *p, InfEngine *m) {
 static void reduce(InfPipeline *p, InfEngine *m, uint32_t bucket) {
     const PlanBucket *b = &p->plan->bucket[bucket];
     float *from = at(m, PLAN_REGION_grad, b->at);
-    uint64_t count = (uint64_t)b->bytes / sizeof *from;
+    uint64_t count = (uint64_t)b->bytes / sizeof *from, most = p->transport->add_max;
     if (p->plan->ordered) return; /* at the end of the step: inf_ordered_finish */
     if (inf_shards_on(p)) {
         inf_shards_reduce(p, m, bucket);
         return;
     }
     for (uint32_t i = p->first_sum[bucket]; i < p->first_sum[bucket + 1]; i++) {
-        uint64_t n = count < p->add_max ? count : p->add_max;
+        uint64_t n = count < most ? count : most;
         if (inf_pipeline_works(p))
             inf_pipeline_note(p, p->transport->add(&p->error, from, n, &p->sum[i]));
         from += n;

@@ -340,6 +340,8 @@ static void put_end(Trainer *t, double seconds, uint64_t measured) {
     inf_json_put_int(j, "skipped", t->skipped);
     inf_json_put_int(j, "planned_bytes", (int64_t)t->s.planned_bytes);
     inf_json_put_int(j, "measured_bytes", (int64_t)measured);
+    const InfPipeline *p = t->s.engine.pipeline;
+    if (p && p->replicas > 1) inf_json_put_int(j, "collectives", p->collectives);
 }
 
 static InfCode summarise(InfError *e, Trainer *t) {

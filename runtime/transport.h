@@ -19,9 +19,6 @@
 /* Tags are 0 .. INF_TAG_MAX. */
 enum { INF_TAG_MAX = (1 << 24) - 1 };
 
-/* The most that one `add` takes: 1 GiB. */
-enum { INF_ADD_MAX = 1 << 28 };
-
 /* A message or a sum on its way; all zero: none. */
 typedef struct InfRequest {
     uint64_t word[2];
@@ -30,6 +27,7 @@ typedef struct InfRequest {
 
 typedef struct InfTransport {
     const char *name; /* "Open MPI", "MPICH": what the ranks have to be started with */
+    uint64_t add_max; /* elements of one `add` */
 
     /* Before anything else: whether whoever started this process lets open() connect it. All ranks
      * of one start find the same. */

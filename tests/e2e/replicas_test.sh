@@ -82,8 +82,8 @@ layouts() {
     local model=$1 n=$2 dp=$3 one=$1.$(($2 * $3)) first=$1.$2.$3 keys
     shift 3
     if [ ! -e "$work/$one" ]; then
-        check "$model, $((n * dp)) microbatches, one rank" build "$model" $((n * dp)) one
-        check "$model, $((n * dp)) microbatches, trains" train "$model" one "$one"
+        check "$model, $((n * dp)) microbatches, one rank" build "$model" $((n * dp)) "$one"
+        check "$model, $((n * dp)) microbatches, trains" train "$model" "$one" "$one"
     fi
     for keys in "$@"; do
         # shellcheck disable=SC2086
@@ -114,14 +114,136 @@ fi
 again() { train gpt2 gpt2.2.2 again && same again gpt2.2.2; }
 check "two runs: the same bits" again
 
-# An epoch that does not end with a whole global batch, in file order, and evaluations whose last
-# round has a batch for one replica only: every number of the result is one rank's.
-epochs() {
-    settings mlp
-    timeout $limit "$work/bin.$1" eval --data "$images" --weights "$work/mlp.4/run" > "$work/eval.$1"
+# One collective a bucket and step, in the table and at run time.
+collectives() {
+    local rows counted
+    rows=$("$work/bin.gpt2.2.2" schedule | grep -c -E '^ +[0-9]+ +0 reduce ')
+    counted=$(sed -n '/"event": *"end"/s/.*"collectives": *\([0-9]*\).*/\1/p' "$work/gpt2.2.2/metrics.jsonl")
+    [ "$rows" -gt 0 ] && [ "$counted" = $((20 * rows)) ] || { echo "$rows rows, $counted in 20 steps"; return 1; }
 }
-check "one rank evaluates" build mlp 4 one
-check "one rank evaluates" epochs one
-check "replicas evaluate" epochs mlp.2.2
-check "the same evaluation, bit for bit" cmp "$work/eval.one" "$work/eval.mlp.2.2"
+check "a collective a bucket and step" collectives
+
+# resumed NAME OUT FROM: the last ten of twenty steps, from the checkpoint of another layout.
+resumed() {
+    settings gpt2
+    rm -rf "$work/$2" && mkdir -p "$work/$2/run" && cp -r "$work/$3/run/step-00000010" "$work/$2/run" &&
+        timeout $limit "$work/bin.$1" train "${with[@]}" --steps 20 --lr 1e-2 --quiet --out "$work/$2/run" \
+            --save-every 10 --resume --metrics "$work/$2/metrics.jsonl" > "$work/resumed.log" 2>&1 ||
+        { cat "$work/resumed.log"; return 1; }
+}
+# As the run that was not interrupted, whose replicas are as many.
+resumed_same() {
+    local file
+    resumed "$1" moved "$2" || return 1
+    for file in model.safetensors step-00000020/{model,optimizer}.safetensors; do
+        cmp "$work/moved/run/$file" "$work/$2/run/$file" || return 1
+    done
+}
+resumed_near() {
+    resumed "$1" moved "$2" && losses "$work/$2/metrics.jsonl" | sed -n '11,$p' > "$work/wanted" &&
+        within "$work/wanted" "$work/moved/metrics.jsonl" 10 2e-5
+}
+check "dp 2 pp 2 vpp 2" build gpt2 2 wide dp=2 pp=2 vpp=2
+check "dp 1 pp 2" build gpt2 4 deep pp=2
+check "from dp 2 to dp 2 x pp 2 x vpp 2: the same bits" resumed_same wide gpt2.2.2
+check "from dp 2 to pp 2: near" resumed_near deep gpt2.2.2
+check "from one rank to pp 2: the same bits" resumed_same deep gpt2.4
+check "from one rank to dp 2 x pp 2 x vpp 2: near" resumed_near wide gpt2.4
+other_batch() {
+    build gpt2 2 small && says 'was saved after 80 samples in 10 steps; this program takes 4 a step' \
+        resumed small moved gpt2.2.2
+}
+check "a checkpoint of another global batch is refused" other_batch
+
+# Evaluations share the set's batches; in their last round some replicas have none.
+evaluated() {
+    timeout $limit "$work/bin.mlp.4" eval --data "$images" --weights "$work/mlp.4/run" > "$work/eval.one" &&
+        timeout $limit "$work/bin.mlp.2.2" eval --data "$images" --weights "$work/mlp.4/run" > "$work/eval.two" &&
+        grep accuracy "$work/eval.one" && cmp "$work/eval.one" "$work/eval.two"
+}
+check "an evaluation has the bits of one rank's" evaluated
+gpt2_evaluated() {
+    "$work/bin.gpt2.4" eval "${with[@]}" --weights "$work/gpt2.4/run" --json > "$work/eval.one" &&
+        "$work/bin.wide" eval "${with[@]}" --weights "$work/gpt2.4/run" --json > "$work/eval.two" &&
+        cmp "$work/eval.one" "$work/eval.two"
+}
+check "and under dp 2 x pp 2 x vpp 2" gpt2_evaluated
+generated() {
+    "$work/bin.gpt2.4" generate --weights "$work/gpt2.4/run" --prompt-ids 1,2,3 --length 8 --ids > "$work/text.one" &&
+        "$work/bin.gpt2.2.2" generate --weights "$work/gpt2.4/run" --prompt-ids 1,2,3 --length 8 --ids > "$work/text.two" &&
+        [ -s "$work/text.one" ] && cmp "$work/text.one" "$work/text.two"
+}
+check "a replica alone generates" generated
+verified() {
+    settings gpt2
+    "$work/bin.gpt2.4" train "${with[@]}" --no-shuffle --steps 1 --quiet --dump-grads "$work/first.safetensors" &&
+        timeout $limit "$work/bin.wide" verify "${with[@]}" --ref "$work/first.safetensors" --tolerance 1e-6
+}
+check "the first gradients are one rank's" verified
+
+# All replicas drop what does not fill a global batch, and end together.
+epoch() {
+    settings gpt2
+    says 'the last 1 samples of each epoch' timeout $limit "$work/bin.gpt2.2.2" train "${with[@]}" --epochs 1 \
+        --metrics "$work/epoch.jsonl" && [ "$(losses "$work/epoch.jsonl" | wc -l)" = 156 ]
+}
+check "an epoch ends for all after the same step" epoch
+
+# --- faults ---
+
+as_root=()
+[ "$(id -u)" = 0 ] && as_root=(--allow-run-as-root)
+by_hand=(mpirun "${as_root[@]}" --oversubscribe --bind-to none)
+program=$work/bin.gpt2.2.2
+settings gpt2
+check "a wrong number of ranks" says 'has 2 ranks (dp 2, tp 1, pp 1) and was started as 3' \
+    "${by_hand[@]}" -n 3 "$program" train
+# fails CODE TEXT COMMAND...
+fails() {
+    local code=$1 text=$2
+    shift 2
+    exits "$code" timeout $limit "$@" > "$work/fails.log" 2>&1 && grep -q -F -- "$text" "$work/fails.log" && return
+    cat "$work/fails.log"
+    return 1
+}
+# apart CODE TEXT FLAGS FLAGS: each replica with its own flags.
+apart() {
+    local every=(train "${with[@]}" --quiet --steps 9)
+    # shellcheck disable=SC2086
+    fails "$1" "$2" "${by_hand[@]}" -n 1 "$program" "${every[@]}" $3 : -n 1 "$program" "${every[@]}" $4
+}
+check "other weights on a replica" apart 7 "do not begin alike: parameter 'transformer.h.0.attn.c_attn.bias' differs on rank 1" \
+    "--init $work/gpt2.4/run" "--init $work/gpt2.2.2/run"
+check "replicas that go apart" apart 3 "the replicas went apart by step 2: parameter" \
+    "--check-replicas 2 --lr 1e-2" "--check-replicas 2 --lr 2e-2"
+check "a number that is not finite ends all" fails 6 'the weights are those of the step before' \
+    "$work/bin.wide" train "${with[@]}" --quiet --steps 9 --lr 3e38
+check "or is skipped by all" says 'steps skipped' \
+    "$work/bin.wide" train "${with[@]}" --quiet --steps 9 --lr 3e38 --on-nan=skip --check-replicas 1
+
+# ended SIGNAL WHO CODE TEXT: a signal to the launcher or to a rank of a long run.
+ended() {
+    local pid who code start k
+    rm -rf "$work/ended" "$work/ended.jsonl"
+    "$work/bin.wide" train "${with[@]}" --steps 1000000 --quiet --out "$work/ended" --metrics "$work/ended.jsonl" \
+        > "$work/ended.log" 2>&1 &
+    pid=$!
+    for k in $(seq 400); do   # until it trains
+        [ -s "$work/ended.jsonl" ] && [ "$(wc -l < "$work/ended.jsonl")" -ge 3 ] && break
+        sleep 0.05
+    done
+    who=$pid
+    [ "$2" = launcher ] || who=$(pgrep -f "^$work/bin.wide train" | grep -v "^$pid\$" | shuf -n 1)
+    start=$SECONDS
+    kill "-$1" "$who"
+    wait $pid
+    code=$?
+    [ $((SECONDS - start)) -le 10 ] && [ $code = "$3" ] && grep -E "$4" "$work/ended.log" &&
+        ! pgrep -f "^$work/bin.wide train" && return
+    cat "$work/ended.log"
+    echo "exit code $code after $((SECONDS - start)) s"
+    return 1
+}
+check "a killed rank: everyone leaves" ended KILL rank 7 'rank [0-3] = replica [01] of pipeline rank [01] \(process [0-9]+\) died at step [0-9]+'
+check "a signal stops all, and saves" ended TERM launcher 75 'stopped by SIGTERM after step [0-9]+; saved'
 finish

@@ -182,6 +182,18 @@ misuses+=('sizes:collective [0-9]+: broadcast of [0-9]+ bytes from 0; rank'
     'changed:MPI_Isend of 100000 bytes: they have changed' 'shared:MPI_Irecv of 2 bytes at .* overlap'
     'left:1 requests are left, the first: MPI_Irecv of 100000')
 check "misuse of MPI is seen" misused "${misuses[@]}"
+# sums RANKS DP: twice, the same bits.
+sums() {
+    local k
+    for k in 1 2; do
+        env RANKS="$1" RANKS_DP="$2" "$ranks" sums > "$work/sums.$k" || { cat "$work/sums.$k"; return 1; }
+    done
+    cat "$work/sums.1" && grep -q 'sums are right' "$work/sums.1" && cmp "$work/sums.1" "$work/sums.2"
+}
+for dp in 2 3 ${INFINIC_LONG:+4 5 6 7 8}; do
+    check "sums over $dp replicas: the same bits on all, and again" sums "$dp" "$dp"
+done
+check "sums over 2 replicas of 2 ranks" sums 4 2
 once_counts='^toy:'   # mpirun has its own remarks
 check "a wrong number of ranks" once 2 'has 4 ranks (dp 1, tp 1, pp 4) and was started as 2' \
     "${by_hand[@]}" -n 2 "$ranks" say
@@ -195,6 +207,7 @@ check "a rank gives up" once 6 'toy: rank 2: error: rank 2 gives up' "$ranks" fa
 check "all give up" once 6 'gives up' "$ranks" fail -1 6
 check "other data" once 7 'the data of rank 0 differs' "$ranks" hash data 0
 check "a broken invariant" once 3 'internal error' "$ranks" panic 1
+check "a replica ends without a word" once 7 'rank 3 = replica 1 of pipeline rank 1 (process' env RANKS_DP=2 "$ranks" vanish 3
 check "a rank ends without a word" once 7 'died at step 5, in task 3 of 3: update' "$ranks" vanish 2
 check "a full disk" once 5 'standard output could not be written' sh -c "'$ranks' write 100000 > /dev/full"
 check "much output arrives" exits 0 sh -c "[ \$('$ranks' write 3000000 | wc -c) = 3000000 ]"

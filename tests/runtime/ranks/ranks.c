@@ -2,6 +2,7 @@
  * first argument says. ranks_test.sh runs it.
  *
  *   messages SEED     messages of many sizes in random orders, and every collective
+ *   sums              over replicas, of many sizes at once; prints a hash of the results
  *   large             a message and collectives of more than 2^31 bytes
  *   loop MS           steps, until a signal or for MS milliseconds
  *   hash WHAT RANK    RANK has another hash of WHAT
@@ -14,6 +15,7 @@
  *   write BYTES       rank 0 prints that many bytes
  *
  * RANKS=N          ranks of the program, 4
+ * RANKS_DP=N       replicas among them, 1
  * RANKS_PIDS=DIR   each rank leaves DIR/N with its process id when it has its place
  * RANKS_LATE=N     rank N comes too late
  */
@@ -22,6 +24,8 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+#include <xxhash.h>
 
 #include "runtime/engine.h"
 #include "runtime/group.h"
@@ -173,6 +177,49 @@ static InfCode run_messages(InfError *e, InfGroup *g, char **arg) {
     return INF_OK;
 }
 
+/* Of element i in a sum on one replica: numbers whose order of addition matters. */
+static float summand(int replica, int sum, uint64_t i) {
+    uint64_t key[3] = {(uint64_t)replica, (uint64_t)sum, i}, hash = XXH3_64bits(key, sizeof key);
+    return (float)((double)(int64_t)hash / 9.2e18) * (float)(1 << (hash & 7));
+}
+
+/* Sums of all sizes are on their way together and are waited for backwards; the results are right,
+ * and the same bits on all replicas. */
+static InfCode run_sums(InfError *e, InfGroup *g, char **arg) {
+    static const uint64_t counts[] = {1, 2, 3, 5, 127, 4096, 16383, 16384, 65537, 1 << 20, 3};
+    enum { N = sizeof counts / sizeof *counts };
+    int dp = g->plan->dp;
+    float *at[N];
+    InfRequest r[N] = {{.busy = false}};
+    uint64_t hash = 0, all[RANKS_MAX];
+    (void)arg;
+    for (int k = 0; k < N; k++) {
+        at[k] = malloc(counts[k] * sizeof *at[k]);
+        if (!at[k]) return inf_fail(e, INF_IO, "out of memory");
+        for (uint64_t i = 0; i < counts[k]; i++) at[k][i] = summand(g->replica, k, i);
+        TRY(g->transport->add(e, at[k], counts[k], &r[k]));
+        g->transport->poll();
+    }
+    for (int k = N - 1; k >= 0; k--) TRY(g->transport->wait(e, &r[k]));
+    for (int k = 0; k < N; k++) {
+        for (uint64_t i = 0; i < counts[k]; i++) {
+            double want = 0;
+            for (int replica = 0; replica < dp; replica++) want += (double)summand(replica, k, i);
+            double error = want - (double)at[k][i];
+            if (error > 1e-3 || error < -1e-3)
+                return inf_fail(e, INF_INTERNAL, "sum %d of %llu: element %llu is wrong", k,
+                                (unsigned long long)counts[k], (unsigned long long)i);
+        }
+        hash = XXH3_64bits_withSeed(at[k], counts[k] * sizeof *at[k], hash);
+        free(at[k]);
+    }
+    TRY(g->transport->gather(e, &hash, sizeof hash, all));
+    for (int i = 0; i < g->count; i++)
+        if (all[i] != all[0]) return inf_fail(e, INF_INTERNAL, "rank %d has other sums", i);
+    if (g->rank == 0) printf("sums are right: %016llx\n", (unsigned long long)hash);
+    return INF_OK;
+}
+
 static InfCode run_large(InfError *e, InfGroup *g, char **arg) {
     const uint64_t bytes = (1ull << 31) + 12345;
     InfRequest r = {.busy = false};
@@ -310,7 +357,7 @@ static const Mode modes[] = {
     {"messages", 0, run_messages}, {"large", 0, run_large},   {"loop", 0, run_loop},
     {"hash", 2, run_hash},         {"fail", 2, run_fail},     {"panic", 1, run_panic},
     {"vanish", 1, run_vanish},     {"data", 0, run_data},     {"say", 0, run_say},
-    {"write", 1, run_write},       {"misuse", 1, run_misuse},
+    {"write", 1, run_write},       {"misuse", 1, run_misuse}, {"sums", 0, run_sums},
 };
 
 /* Three tasks a rank: what the messages about a death name. */
@@ -324,12 +371,14 @@ static void make_plan(Plan *plan, int ranks) {
         for (int k = 0; k < TASKS; k++)
             task[r * TASKS + k] = (PlanTask){.kind = kinds[k], .chunk = k < 2 ? r : -1};
     }
+    int dp = getenv("RANKS_DP") ? atoi(getenv("RANKS_DP")) : 1;
     *plan = (Plan){.version = PLAN_VERSION,
                    .model = "toy",
                    .file = "toy.it",
-                   .dp = 1,
+                   .dp = dp,
                    .tp = 1,
-                   .pp = ranks,
+                   .pp = ranks / dp,
+                   .ranks = ranks / dp,
                    .task = task,
                    .program = &program,
                    .nprogram = 1,
