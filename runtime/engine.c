@@ -199,8 +199,8 @@ InfCode inf_engine_open(InfError *e, const Plan *plan, int threads, uint64_t see
 }
 
 void inf_engine_close(InfEngine *m) {
+    if (m->pipeline) inf_pipeline_close(m->pipeline); /* what is on its way ends in memory */
     if (m->table) m->table->close(m->device);
-    if (m->pipeline) inf_pipeline_close(m->pipeline);
     free(m->pipeline);
     inf_unmap_memory(m->mirror, m->mirror_bytes);
     inf_profile_close(&m->profile);

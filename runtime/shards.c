@@ -79,7 +79,7 @@ void inf_shards_blocks(InfPipeline *p, InfEngine *m) {
     const PlanFinish *f = &p->plan->finish;
     float *blocks = floats_at(m, PLAN_REGION_scalar, f->blocks);
     InfRequest request = {.busy = false};
-    INF_ASSERT(f->nblocks <= INF_ADD_MAX);
+    INF_ASSERT((uint64_t)f->nblocks <= p->transport->add_max);
     memset(blocks, 0, (size_t)f->nblocks * sizeof *blocks);
     inf_engine_run(m, (uint32_t)f->blocks_program);
     double begin = inf_clock_ms();
@@ -146,7 +146,7 @@ static void add_uses(const InfParam *p, const InfEngine *m, Piece piece, float *
 InfCode inf_shards_values(InfError *e, const InfParam *p, const InfEngine *m, int which,
                           float *stored) {
     const InfTransport *t = inf_engine_transport(m);
-    int64_t total = inf_param_stored(p);
+    int64_t total = inf_param_stored(p), most = (int64_t)t->add_max;
     Piece piece;
     memset(stored, 0, (size_t)total * sizeof *stored);
     for (uint32_t i = 0; i < m->plan->nshard; i++) {
@@ -160,7 +160,7 @@ InfCode inf_shards_values(InfError *e, const InfParam *p, const InfEngine *m, in
     }
     for (int64_t done = 0, n; done < total; done += n) {
         InfRequest request = {.busy = false};
-        n = total - done < INF_ADD_MAX ? total - done : INF_ADD_MAX;
+        n = total - done < most ? total - done : most;
         TRY(t->add(e, stored + done, (uint64_t)n, &request));
         TRY(t->wait(e, &request));
     }

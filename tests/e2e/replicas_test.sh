@@ -107,7 +107,7 @@ if [ -n "${INFINIC_LONG-}" ]; then
 else
     layouts mlp 2 2 "pp=1"
     layouts cnn 1 3 "pp=1" "pp=2 vpp=2"
-    layouts gpt2 2 2 "pp=1" "pp=2" "pp=2 vpp=2" "pp=1 vpp=2 bucket=1KB"
+    layouts gpt2 2 2 "pp=1" "pp=2" "pp=2 vpp=2" "pp=1 vpp=2 bucket=1KB" "pp=2 zero=1"
     layouts llama 1 3 "pp=1"
 fi
 

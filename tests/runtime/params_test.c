@@ -52,7 +52,7 @@ static int set_up(void **state) {
     f->plan.param = blocks;
     f->plan.nparam = 3;
     f->plan.nalias = 0;
-    f->plan.flat_bytes = 2048;
+    f->plan.flat_bytes = f->plan.state_bytes = 2048;
     f->plan.region_bytes[PLAN_REGION_param] = 2048;
     f->plan.region_bytes[PLAN_REGION_grad] = 4096;
     f->plan.region_bytes[PLAN_REGION_state] = 2048;

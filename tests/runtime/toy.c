@@ -266,6 +266,7 @@ const Plan toy_plan = {
                      [PLAN_REGION_data] = 256,
                      [PLAN_REGION_slot] = 64},
     .flat_bytes = FLAT,
+    .state_bytes = FLAT,
     .nstate = 1,
     .grad_norm = NORM,
     .update_ok = UPDATE_OK,

@@ -58,7 +58,7 @@ static int set_up(void **state) {
     f->plan.nalias = 1;
     f->plan.checkpoint_prefix = "transformer.";
     f->plan.checkpoint_skip = "*.attn.bias *.attn.masked_?ias";
-    f->plan.flat_bytes = 2048;
+    f->plan.flat_bytes = f->plan.state_bytes = 2048;
     f->plan.region_bytes[PLAN_REGION_param] = 2048;
     f->plan.region_bytes[PLAN_REGION_state] = 4096;
     f->plan.nstate = 2;
