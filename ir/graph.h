@@ -93,7 +93,7 @@ typedef enum Role {
     ROLE_flat_grad,
     ROLE_flat_state,   /* `use` = which state: 0 momentum or first moment, 1 second moment */
     ROLE_flat_copy,    /* output bf16: the rounded copy of segment `index` */
-    ROLE_blocks,       /* f32: sums over blocks of squares; use 0: segment `index`, 1: a part of it */
+    ROLE_blocks,       /* f32: squares summed by block; use 0: segment `index`, 1: a part of it */
     ROLE_scalar,       /* input f32 []: host scalar `index` (ScalarIndex in module.h) */
     ROLE_squares,      /* f32 [n]: sums of squares of the gradients of logical tensors `index` .. */
     ROLE_grad_norm,    /* output f32 [] */
