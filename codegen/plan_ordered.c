@@ -1,10 +1,10 @@
 /* plan_ordered.c - reduce = ordered as tables of the plan.
  *
- * Reads   the schedule table: the tree that passes/ordered.h makes of it.
+ * Reads   the schedule table: the tree that ir/ordered.h makes of it.
  * Writes  the PlanOrdered of the rank at hand.
  */
 #include "codegen/program.h"
-#include "passes/ordered.h"
+#include "ir/ordered.h"
 
 /* The rows of the chunks of this rank, by local number. */
 static void add_rows(const Program *p, const Ordered *o, PlanLeaf *leaf, uint32_t *kept) {

@@ -20,7 +20,7 @@
 
 #include "ir/panic.h"
 #include "passes/norm.h"
-#include "passes/ordered.h"
+#include "ir/ordered.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

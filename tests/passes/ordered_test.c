@@ -1,6 +1,6 @@
 /* ordered_test.c - the sum over microbatches is one tree, however many replicas share it, and every
  * buffer holds one thing at a time. */
-#include "passes/ordered.h"
+#include "ir/ordered.h"
 #include "passes/schedule.h"
 
 #include <setjmp.h>

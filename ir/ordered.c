@@ -3,7 +3,7 @@
  * Reads   the order of backward tasks in a table, for each chunk and replica.
  * Writes  which buffer a microbatch's gradients go to, and which are added when.
  */
-#include "passes/ordered.h"
+#include "ir/ordered.h"
 
 #include "ir/panic.h"
 

@@ -10,8 +10,8 @@
  * left with the largest nodes that it owns (at most twice the logarithm of the leaves), in
  * ascending order; all replicas' nodes, added in the tree's order, are the whole.
  */
-#ifndef INFINIC_PASSES_ORDERED_H
-#define INFINIC_PASSES_ORDERED_H
+#ifndef INFINIC_IR_ORDERED_H
+#define INFINIC_IR_ORDERED_H
 
 #include "ir/table.h"
 
