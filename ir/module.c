@@ -75,7 +75,7 @@ Graph *module_graph(const Module *m, const char *name) {
 
 bool module_is_bucketed(const Module *m) {
     const ParallelSettings *p = &m->parallel;
-    return p->dp > 1 || p->ordered || (p->loopback && m->target == TARGET_cuda);
+    return p->dp > 1 || p->ordered || p->bucketed || (p->loopback && m->target == TARGET_cuda);
 }
 
 bool module_has_buckets(const Module *m) { return m->parallel.dp > 1 || m->parallel.ordered; }

@@ -142,6 +142,7 @@ typedef struct ParallelSettings {
     Span schedule_span;
     bool together;        /* by the memory plan: weight gradients of layers in the input tasks */
     bool loopback;        /* chunks of one rank talk by messages, too */
+    bool bucketed;        /* laid out as for replicas although there is one: for tests */
     bool any_order;       /* backwards of an imported table need not ascend */
     bool ordered;         /* microbatches are added as leaves of one tree over all replicas */
     const int64_t *split; /* layers of each chunk by hand; nsplit 0: balanced */

@@ -111,6 +111,7 @@ const Setting text_setting[] = {
     FIELD("parallel.bucket_bytes", int64, parallel.bucket_bytes),
     FIELD("parallel.zero", int64, parallel.zero),
     FIELD("parallel.ordered", bool, parallel.ordered),
+    FIELD("parallel.bucketed", bool, parallel.bucketed),
     FIELD("parallel.pipeline", string, parallel.pipeline),
     FIELD("parallel.group", int64, parallel.group),
     FIELD("parallel.schedule_file", string, parallel.schedule_file),

@@ -30,7 +30,9 @@ bool norm_is_apart(const Module *m) {
            has_layers(m);
 }
 
-bool norm_is_tree(const Module *m) { return m->parallel.dp > 1 || m->parallel.ordered; }
+bool norm_is_tree(const Module *m) {
+    return m->parallel.dp > 1 || m->parallel.ordered || m->parallel.bucketed;
+}
 
 enum { PARTS_MAX = 1024, PART_ELEMS_MIN = 4096 };
 

@@ -271,10 +271,17 @@ static void print_csv(const Timeline *t, FILE *out) {
     }
 }
 
-static void put_task(InfJson *j, const Timeline *t, uint32_t at) {
+static void put_task(InfJson *j, const Timeline *t, int rank, uint32_t at) {
     const PlanTask *task = &t->plan->task[at];
     char type[16];
     inf_json_put_text(j, "type", type_text(t, task, type));
+    if (task->kind == PTASK_reduce) {
+        const PlanBucket *b = &t->plan[rank].bucket[task->message];
+        inf_json_put_int(j, "bucket", task->message);
+        inf_json_put_int(j, "local", task->local);
+        inf_json_put_int(j, "bytes", b->bytes);
+        return;
+    }
     inf_json_put_int(j, "microbatch", task->microbatch);
     inf_json_put_int(j, "chunk", task->chunk);
     inf_json_put_int(j, "local", task->local);
@@ -335,7 +342,7 @@ static void print_json(const Timeline *t, FILE *out) {
         for (uint32_t i = 0; i < rank_of(t, r)->ntask; i++) {
             uint32_t at = rank_of(t, r)->task + i;
             inf_json_open(&j, '{');
-            put_task(&j, t, at);
+            put_task(&j, t, r, at);
             inf_json_close(&j);
         }
         inf_json_close(&j);

@@ -1,7 +1,8 @@
 /* random_graphs_test.c - random graphs through the whole path: passes, kernels compiled by cc, the
  * plan walked by the runtime's engine; against the f64 evaluator, and bit for bit between fused and
  * unfused, with and without reuse of memory, with and without recompute = layer, and 1, 2 and 4
- * threads.
+ * threads. Laid out in buckets, of 1 KB, 64 KB or whole, gradients have the bits of the dense
+ * layout, and updates those of each other: the norm is summed in another order than there.
  *
  * INFINIC_RANDOM=FIRST[,COUNT[,N]] runs these seeds, every N-th also unfused, and says how far each
  * is from the evaluator. */
@@ -17,14 +18,17 @@
 
 #include <cmocka.h>
 
-enum { BATCH = 25 /* cases in one translation unit */, VARIANTS = 5 };
+enum { BATCH = 25 /* cases in one translation unit */, VARIANTS = 8, BUCKETED = 5 };
 
-static const WholeVariant variants[VARIANTS] = {{false, false, false},
-                                                {false, true, false},
-                                                {true, false, false},
-                                                {true, true, false},
-                                                {false, false, true}};
-static const int threads[VARIANTS][3] = {{1, 2, 4}, {1}, {1, 4}, {2}, {2}};
+static const WholeVariant variants[VARIANTS] = {{0},
+                                                {.no_reuse = true},
+                                                {.no_fuse = true},
+                                                {.no_fuse = true, .no_reuse = true},
+                                                {.recompute = true},
+                                                {.bucket = 1000},
+                                                {.bucket = 64000},
+                                                {.bucket = 1 << 30}};
+static const int threads[VARIANTS][3] = {{1, 2, 4}, {1}, {1, 4}, {2}, {2}, {2}, {1}, {1}};
 
 typedef struct Batch {
     WholeCase c[BATCH];
@@ -59,6 +63,14 @@ static Range asked_for(Range r) {
     return r;
 }
 
+/* Which of the variants a seed is compiled in; of those with buckets every third seed has two. */
+static bool is_wanted(const WholeCase *c, const Range *range, uint64_t seed, int v) {
+    if (variants[v].bucket > 0 && seed % 3 != 0) return false;
+    if (variants[v].bucket > 1000 && (variants[v].bucket == 64000) != (seed % 2 == 0)) return false;
+    if (variants[v].no_fuse && seed % range->unfused_every != 0) return false;
+    return !variants[v].recompute || c->rand.repeats;
+}
+
 static void batch_build(Batch *b, const Range *range, uint64_t first) {
     uint64_t left = range->first + range->count - first;
     *b = (Batch){.object = object_new(), .first = first, .n = left < BATCH ? (int)left : BATCH};
@@ -67,8 +79,7 @@ static void batch_build(Batch *b, const Range *range, uint64_t first) {
         b->c[i] = whole_case(seed);
         b->c[i].half = range->half;
         for (int v = 0; v < VARIANTS; v++)
-            if ((!variants[v].no_fuse || seed % range->unfused_every == 0) &&
-                (!variants[v].recompute || b->c[i].rand.repeats))
+            if (is_wanted(&b->c[i], range, seed, v))
                 b->whole[i][v] = whole_new(&b->c[i], variants[v], b->object);
     }
     object_build(b->object, range->cc, NULL);
@@ -83,8 +94,8 @@ static void batch_free(Batch *b) {
 
 static bool complain(uint64_t seed, int variant, int nthreads, const char *why) {
     if (why == NULL) return true;
-    fprintf(stderr, "seed %llu%s%s%s, %d threads: %s\n", (unsigned long long)seed,
-            variants[variant].recompute ? ", recompute" : "",
+    fprintf(stderr, "seed %llu, buckets of %lld%s%s%s, %d threads: %s\n", (unsigned long long)seed,
+            (long long)variants[variant].bucket, variants[variant].recompute ? ", recompute" : "",
             variants[variant].no_fuse ? ", no fuse" : "",
             variants[variant].no_reuse ? ", no reuse" : "", nthreads, why);
     return false;
@@ -94,7 +105,7 @@ static bool complain(uint64_t seed, int variant, int nthreads, const char *why) 
 static bool run_case(const Batch *b, int i, bool told, int *rounded) {
     uint64_t seed = b->first + (uint64_t)i;
     WholeExpected *e = whole_expect(&b->c[i]);
-    WholeResult first = {0};
+    WholeResult first = {0}, bucketed = {0};
     bool ok = e != NULL;
     for (int v = 0; ok && v < VARIANTS; v++)
         for (int k = 0; ok && k < 3 && threads[v][k] > 0 && b->whole[i][v] != NULL; k++) {
@@ -115,10 +126,18 @@ static bool run_case(const Batch *b, int i, bool told, int *rounded) {
                 first = r;
                 continue;
             }
-            ok = ok && complain(seed, v, threads[v][k], whole_compare_bits(&first, &r));
+            ok = ok &&
+                 complain(seed, v, threads[v][k], whole_compare_bits(&first, &r, v >= BUCKETED));
+            if (v == BUCKETED) {
+                bucketed = r;
+                continue;
+            }
+            if (ok && v > BUCKETED)
+                ok = complain(seed, v, threads[v][k], whole_compare_bits(&bucketed, &r, false));
             whole_result_free(&r);
         }
     whole_result_free(&first);
+    whole_result_free(&bucketed);
     if (e != NULL) whole_expected_free(e);
     return ok;
 }
@@ -160,6 +179,18 @@ static void test_half_graphs(void **state) {
     assert_in_range(rounded, 9 * r.count / 10, r.count);
 }
 
+/* Three replicas, buckets of one tensor each to all in one: plans prove what they say of buckets.
+ */
+static void test_replicas(void **state) {
+    (void)state;
+    for (uint64_t seed = 0; seed < (is_long() ? 1000 : 60); seed++) {
+        WholeCase c = whole_case(seed);
+        uint32_t most = whole_buckets(&c, 1), least = whole_buckets(&c, 1 << 30);
+        assert_in_range(least, 1, most);
+        assert_in_range(whole_buckets(&c, 4000), least, most);
+    }
+}
+
 /* The other compiler of the house, against the evaluator and with itself. */
 static void test_clang(void **state) {
     (void)state;
@@ -172,6 +203,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_graphs),
         cmocka_unit_test(test_half_graphs),
+        cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_clang),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -28,17 +28,18 @@ static void die(const char *what) {
 
 /* ---- compiling ------------------------------------------------------------------------------ */
 
-Whole *whole_new(const WholeCase *c, WholeVariant v, Object *o) {
-    Whole *w = mem_alloc(sizeof *w);
+static Program *whole_program(Whole *w, WholeVariant v, int64_t replicas) {
     Arena scratch = {0};
-    w->c = c;
     sources_init(&w->sources, &w->arena);
     diag_init(&w->diag, &w->arena, &w->sources, stderr);
     w->m = module_new(&w->arena, &w->sources, &w->diag);
-    whole_make(c, w->m);
+    whole_make(w->c, w->m);
     w->m->target = object_is_cuda() ? TARGET_cuda : TARGET_c;
-    if (c->half) w->m->train.dtype = DT_bf16;
+    if (w->c->half) w->m->train.dtype = DT_bf16;
     w->m->train.recompute = v.recompute;
+    w->m->parallel.dp = replicas;
+    w->m->parallel.bucketed = v.bucket > 0;
+    w->m->parallel.bucket_bytes = v.bucket;
     PassOptions options = {.no_fuse = v.no_fuse, .no_reuse = v.no_reuse};
     PassContext ctx = {.mod = w->m, .scratch = &scratch, .options = &options};
     if (!passes_run(&ctx)) {
@@ -48,7 +49,13 @@ Whole *whole_new(const WholeCase *c, WholeVariant v, Object *o) {
     arena_free(&scratch);
     CodegenOptions *codegen = ARENA_NEW(&w->arena, CodegenOptions);
     *codegen = (CodegenOptions){.version = "test", .threads_always = true};
-    w->program = codegen_build(&w->m, 1, ctx.table, codegen, &w->arena);
+    return codegen_build(&w->m, 1, ctx.table, codegen, &w->arena);
+}
+
+Whole *whole_new(const WholeCase *c, WholeVariant v, Object *o) {
+    Whole *w = mem_alloc(sizeof *w);
+    w->c = c;
+    w->program = whole_program(w, v, 1);
     w->number = ARENA_ARRAY(&w->arena, uint32_t, w->program->kernels.n);
     for (uint32_t i = 0; i < w->program->kernels.n; i++) {
         const KernelRow *row = &w->program->kernels.data[i];
@@ -58,6 +65,16 @@ Whole *whole_new(const WholeCase *c, WholeVariant v, Object *o) {
                            : object_add(o, row->name, row->text);
     }
     return w;
+}
+
+/* Compiles the case for three replicas: passes and plans prove what they make. */
+uint32_t whole_buckets(const WholeCase *c, int64_t bucket) {
+    Whole *w = mem_alloc(sizeof *w);
+    *w = (Whole){.c = c};
+    Program *p = whole_program(w, (WholeVariant){.bucket = bucket}, 3);
+    uint32_t n = codegen_plan(p)->nbucket;
+    whole_free(w);
+    return n;
 }
 
 uint32_t whole_steps(const Whole *w) { return w->program->steps.n; }
@@ -119,15 +136,21 @@ static int64_t param_elems(const Whole *w, int i) {
     return type_elems(w->m->types, w->m->param[i].type);
 }
 
-/* The gradient block of a use, in elements of the grad region. */
-static int64_t grad_at(const Whole *w, int param, int use) {
+/* Element k of a parameter in the flat vector; of the gradient of a use, in the grad region. */
+static int64_t elem_at(const Whole *w, int param, int64_t k) {
     const Param *p = &w->m->param[param];
-    int64_t stride = (param_elems(w, param) + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
-    return use == 0 ? p->offset_elems : p->use_offset_elems + (use - 1) * stride;
+    int64_t slice = param_slice_elems(w->m, p);
+    return p->offset_elems + k / slice * param_slice_stride(w->m, p) + k % slice;
 }
 
-static void store(const EvalTensor *t, float *to, int64_t n) {
-    for (int64_t i = 0; i < n; i++) to[i] = (float)t->data[i];
+static int64_t grad_at(const Whole *w, int param, int use, int64_t k) {
+    const Param *p = &w->m->param[param];
+    return use == 0 ? elem_at(w, param, k) : param_grad_offset(w->m, p, use) + k;
+}
+
+static void store(const Whole *w, int param, const EvalTensor *t, float *to) {
+    for (int64_t k = 0; k < param_elems(w, param); k++)
+        to[elem_at(w, param, k)] = (float)t->data[k];
 }
 
 static void fill(const Whole *w, const InfEngine *m, const WholeExpected *e) {
@@ -136,12 +159,14 @@ static void fill(const Whole *w, const InfEngine *m, const WholeExpected *e) {
     float *param = inf_engine_at(m, PLAN_REGION_param, 0);
     float *state = inf_engine_at(m, PLAN_REGION_state, 0);
     for (int i = 0; i < w->m->nparam; i++) {
-        int64_t at = w->m->param[i].offset_elems, n = param_elems(w, i);
-        store(&e->weight[i], param + at, n);
+        store(w, i, &e->weight[i], param);
         for (int k = 0; k < w->m->nstate; k++)
-            store(&e->state[k][i], state + k * w->m->flat_elems + at, n);
+            store(w, i, &e->state[k][i], state + k * w->m->flat_elems);
         for (int use = 0; use < w->m->param[i].uses; use++)
-            poison(m, PLAN_REGION_grad, 4 * grad_at(w, i, use), 4 * (grad_at(w, i, use) + n));
+            for (int64_t k = 0; k < param_elems(w, i); k++) {
+                int64_t at = 4 * grad_at(w, i, use, k);
+                poison(m, PLAN_REGION_grad, at, at + 4);
+            }
     }
     inf_engine_push_weights((InfEngine *)(uintptr_t)m);
     for (int k = 0; k < HOST_SCALAR_COUNT; k++)
@@ -199,21 +224,34 @@ static void keep_program(const InfEngine *m, const PlanProgram *p, const char *p
     }
 }
 
-/* Gradients as they lie in memory, and one a parameter, all uses added. */
+/* Gradients of each use, and one a parameter, all uses added. */
 static void keep_grads(const Whole *w, const InfEngine *m, WholeResult *r) {
     const float *grad = inf_engine_at(m, PLAN_REGION_grad, 0);
-    keep(r, "grad region", grad, w->m->grad_elems);
     for (int i = 0; i < w->m->nparam; i++) {
         int64_t n = param_elems(w, i);
-        float *sum = ARENA_ARRAY(&r->arena, float, n);
+        float *sum = ARENA_ARRAY(&r->arena, float, n), *own = ARENA_ARRAY(&r->arena, float, n);
+        for (int use = 0; use < w->m->param[i].uses; use++) {
+            for (int64_t k = 0; k < n; k++) own[k] = grad[grad_at(w, i, use, k)];
+            keep(r, arena_printf(&r->arena, "use %d of grad %d", use, i), own, n);
+        }
         for (int64_t k = 0; k < n; k++) {
             double all = 0;
             for (int use = 0; use < w->m->param[i].uses; use++)
-                all += (double)grad[grad_at(w, i, use) + k];
+                all += (double)grad[grad_at(w, i, use, k)];
             sum[k] = (float)all;
         }
         keep(r, arena_printf(&r->arena, "grad %d", i), sum, n);
     }
+}
+
+/* A flat vector, parameter by parameter. */
+static void keep_flat(const Whole *w, const char *name, const float *flat, WholeResult *r) {
+    int64_t total = 0, at = 0;
+    for (int i = 0; i < w->m->nparam; i++) total += param_elems(w, i);
+    float *value = ARENA_ARRAY(&r->arena, float, total);
+    for (int i = 0; i < w->m->nparam; i++)
+        for (int64_t k = 0; k < param_elems(w, i); k++) value[at++] = flat[elem_at(w, i, k)];
+    keep(r, name, value, total);
 }
 
 /* The copy in bf16 as the update left it, widened. */
@@ -225,15 +263,22 @@ static void keep_copy(const Whole *w, const InfEngine *m, WholeResult *r) {
         uint32_t bits = (uint32_t)copy[i] << 16;
         memcpy(&wide[i], &bits, sizeof bits);
     }
-    keep(r, "copy", wide, n);
+    if (n > 0) keep_flat(w, "copy", wide, r);
 }
 
+static void keep_vectors(const Whole *w, const InfEngine *m, WholeResult *r) {
+    const float *state = inf_engine_at(m, PLAN_REGION_state, 0);
+    keep_flat(w, "weights", inf_engine_at(m, PLAN_REGION_param, 0), r);
+    for (int k = 0; k < w->m->nstate; k++)
+        keep_flat(w, arena_printf(&r->arena, "state %d", k), state + k * w->m->flat_elems, r);
+}
+
+/* What the norm has a part in, which is not the same in all layouts. */
 static void keep_update(const Whole *w, const InfEngine *m, WholeResult *r) {
-    keep_copy(w, m, r);
-    keep(r, "weights", inf_engine_at(m, PLAN_REGION_param, 0), w->m->flat_elems);
-    keep(r, "states", inf_engine_at(m, PLAN_REGION_state, 0), w->m->nstate * w->m->flat_elems);
     float norm = inf_engine_scalar(m, w->plan.grad_norm);
-    keep(r, "norm", &norm, 1);
+    keep(r, WHOLE_UPDATED, &norm, 1);
+    keep_copy(w, m, r);
+    keep_vectors(w, m, r);
 }
 
 static const float *find_section(const WholeResult *r, const char *name, int64_t *n) {
@@ -281,7 +326,7 @@ static bool near(double got, double want, double size) {
 static bool padding_is_zero(const Whole *w, const float *flat, float *seen) {
     memset(seen, 0, (size_t)w->m->flat_elems * sizeof *seen);
     for (int i = 0; i < w->m->nparam; i++)
-        for (int64_t k = 0; k < param_elems(w, i); k++) seen[w->m->param[i].offset_elems + k] = 1;
+        for (int64_t k = 0; k < param_elems(w, i); k++) seen[elem_at(w, i, k)] = 1;
     for (int64_t k = 0; k < w->m->flat_elems; k++)
         if (seen[k] == 0 && flat[k] != 0) return false;
     return true;
@@ -302,20 +347,20 @@ static const char *check_update(const Whole *w, const InfEngine *m, const WholeE
     if (!near((double)inf_engine_scalar(m, w->plan.grad_norm), norm, 0)) return "grad_norm";
     for (int i = 0; i < w->m->nparam; i++) {
         const float *g = find_section(r, arena_printf(&r->arena, "grad %d", i), &count);
-        int64_t at = w->m->param[i].offset_elems;
         for (int64_t k = 0; k < count; k++) {
+            int64_t at = elem_at(w, i, k);
             Element x = {.weight = e->weight[i].data[k]};
             for (int s = 0; s < w->m->nstate; s++) x.state[s] = e->state[s][i].data[k];
             double mean = (double)g[k] * inverse * clip;
             x = update_element(w->c, w->m->param[i].decay, mean, x);
-            bool ok = near((double)param[at + k], x.weight, 1);
+            bool ok = near((double)param[at], x.weight, 1);
             for (int s = 0; s < w->m->nstate; s++)
-                ok &= near((double)state[s * w->m->flat_elems + at + k], x.state[s],
+                ok &= near((double)state[s * w->m->flat_elems + at], x.state[s],
                            1 + fabs(mean) + mean * mean);
             if (!ok)
                 return arena_printf(&r->arena,
                                     "the update of parameter %d, element %lld: %g, not %g", i,
-                                    (long long)k, (double)param[at + k], x.weight);
+                                    (long long)k, (double)param[at], x.weight);
         }
     }
     const uint16_t *copy = inf_engine_at(m, PLAN_REGION_copy, 0);
@@ -327,6 +372,8 @@ static const char *check_update(const Whole *w, const InfEngine *m, const WholeE
     }
     float *seen = ARENA_ARRAY(&r->arena, float, w->m->flat_elems);
     if (!padding_is_zero(w, param, seen)) return "padding between weights is not 0";
+    if (!padding_is_zero(w, inf_engine_at(m, PLAN_REGION_grad, 0), seen))
+        return "padding between gradients is not 0";
     for (int s = 0; s < w->m->nstate; s++)
         if (!padding_is_zero(w, state + s * w->m->flat_elems, seen))
             return "padding between states is not 0";
@@ -377,13 +424,12 @@ static const char *check_refusal(const Whole *w, InfEngine *m, WholeResult *r) {
     *(float *)inf_engine_at(m, PLAN_REGION_scalar, w->plan.program[0].metric[0].sum) = NAN;
     run_update(w, m);
     if (inf_engine_scalar(m, w->plan.update_ok) != 0) return "an update with a NaN loss";
+    WholeResult after = {0};
+    keep_vectors(w, m, &after);
     const float *was = find_section(r, "weights", &n);
-    if (memcmp(was, inf_engine_at(m, PLAN_REGION_param, 0), (size_t)n * sizeof *was) != 0)
-        return "weights changed after a NaN loss";
-    was = find_section(r, "states", &n);
-    if (memcmp(was, inf_engine_at(m, PLAN_REGION_state, 0), (size_t)n * sizeof *was) != 0)
-        return "states changed after a NaN loss";
-    return NULL;
+    bool kept = memcmp(was, after.value.data, after.value.n * sizeof *was) == 0;
+    arena_free(&after.arena);
+    return kept ? NULL : "weights or states changed after a NaN loss";
 }
 
 const char *whole_run(Whole *w, const Object *o, const WholeExpected *e, int threads,
@@ -461,10 +507,11 @@ const char *whole_compare(const WholeExpected *e, WholeResult *r, WholeShare *wo
                         worst->name, worst->share, worst->relative);
 }
 
-const char *whole_compare_bits(const WholeResult *a, WholeResult *b) {
+const char *whole_compare_bits(const WholeResult *a, WholeResult *b, bool gradients) {
     if (a->value.n != b->value.n || a->name.n != b->name.n) return "other results";
     for (uint32_t i = 0; i < a->name.n; i++) {
         int64_t n = 0, m = 0;
+        if (gradients && strcmp(a->name.data[i], WHOLE_UPDATED) == 0) break;
         const float *x = find_section(a, a->name.data[i], &n);
         const float *y = find_section(b, a->name.data[i], &m);
         if (y == NULL || n != m) return "other results";

@@ -56,12 +56,15 @@ void whole_expected_free(WholeExpected *e);
 
 typedef struct WholeVariant {
     bool no_fuse, no_reuse, recompute;
+    int64_t bucket; /* bytes of a bucket: laid out as for replicas; 0: dense */
 } WholeVariant;
 
 typedef struct Whole Whole;
 
 /* Compiles the case down to kernels, which are added to `o`. */
 Whole *whole_new(const WholeCase *c, WholeVariant v, Object *o);
+/* The same for replicas, without kernels: how many buckets their gradients have. */
+uint32_t whole_buckets(const WholeCase *c, int64_t bucket);
 uint32_t whole_steps(const Whole *w); /* steps of all chunks */
 void whole_free(Whole *w);
 
@@ -88,8 +91,10 @@ typedef struct WholeShare {
 
 /* NULL, or which section differs from the evaluator by more than rounding explains. */
 const char *whole_compare(const WholeExpected *e, WholeResult *r, WholeShare *worst);
-/* NULL, or the first element whose bits differ. */
-const char *whole_compare_bits(const WholeResult *a, WholeResult *b);
+/* NULL, or the first element whose bits differ; with `gradients` what comes after these is free,
+ * from section WHOLE_UPDATED on. */
+#define WHOLE_UPDATED "norm"
+const char *whole_compare_bits(const WholeResult *a, WholeResult *b, bool gradients);
 void whole_result_free(WholeResult *r);
 
 #endif
