@@ -78,8 +78,8 @@ typedef enum InfValues { INF_VALUES_weights, INF_VALUES_gradients, INF_VALUES_st
 InfCode inf_param_values(InfError *e, const InfParam *p, const InfEngine *m, int which, float scale,
                          const float **at, float **copy);
 
-/* `count` values from rank `from` of the pipeline, never 0, to rank 0, into fresh memory. Called by every rank;
- * `mine` is the sender's. */
+/* `count` values from rank `from` of the pipeline, never 0, to rank 0, into fresh memory. Called by
+ * every rank; `mine` is the sender's. */
 InfCode inf_values_bring(InfError *e, const InfEngine *m, int from, const float *mine,
                          int64_t count, float **copy);
 
