@@ -28,14 +28,14 @@ build() {
     compile "${is[0]}" "$work/bin.$name" "${is[@]:1}" -W no-empty-chunk
 }
 
-# train NAME OUT [OPTION...]
+# train NAME OUT [STEPS]: a checkpoint every ten steps, and of the last one.
 train() {
-    local name=$1 out=$work/$2
-    shift 2
+    local name=$1 out=$work/$2 steps=${3:-20} every=10
+    [ $((steps % 10)) = 0 ] || every=$steps
     rm -rf "$out" && mkdir -p "$out" &&
-        timeout $limit "$work/bin.$name" train "${with[@]}" --steps 20 --lr 1e-2 --grad-norm --save-every 10 \
+        timeout $limit "$work/bin.$name" train "${with[@]}" --lr 1e-2 --grad-norm --steps $steps --save-every $every \
             --out "$out/run" --metrics "$out/metrics.jsonl" --quiet --check-replicas 10 \
-            --dump-grads "$out/grads.safetensors" "$@" > "$out/log" 2>&1 || { cat "$out/log"; return 1; }
+            --dump-grads "$out/grads.safetensors" > "$out/log" 2>&1 || { cat "$out/log"; return 1; }
     sed -n '/"event": *"\(step\|eval\)"/s/, *"\(ms\|[a-z]*_per_s\|mfu\|mem_[a-z]*\)": *[^,}]*//gp' \
         "$out/metrics.jsonl" > "$out/numbers"
 }
@@ -86,16 +86,27 @@ else
     layouts cnn 2 2 "zero=1 bucket=64KB"
 fi
 
-# A checkpoint goes on under any other layout: states too are whole tensors.
-moved() {
-    local file
-    build gpt2 3 to dp=2 pp=2 zero=1 bucket=64KB || return 1
-    rm -rf "$work/moved" && mkdir -p "$work/moved/run" && cp -r "$work/gpt2.6/run/step-00000010" "$work/moved/run" &&
-        timeout $limit "$work/bin.to" train "${with[@]}" --steps 20 --lr 1e-2 --quiet --save-every 10 \
-            --out "$work/moved/run" --resume > "$work/moved/log" 2>&1 || { cat "$work/moved/log"; return 1; }
-    for file in model.safetensors step-00000020/{model,optimizer}.safetensors; do
-        cmp "$work/moved/run/$file" "$work/gpt2.6/run/$file" || return 1
+# Any layout's checkpoint goes on under any other: parameters and states are whole tensors in files.
+saved=("6" "3 dp=2 zero=1 bucket=64KB" "2 dp=3 zero=1 bucket=1KB" "3 dp=2 pp=2 zero=1" "6 pp=2 vpp=2" "2 dp=3 pp=2 vpp=2")
+[ -n "${INFINIC_LONG-}" ] || saved=("${saved[0]}" "${saved[3]}")
+
+# goes_on FROM TO: ten steps under one layout, two more under another, as one rank's twelve.
+goes_on() {
+    local file out=$work/moved
+    rm -rf "$out" && mkdir -p "$out/run" && cp -r "$work/from.$1/run/step-00000010" "$out/run" &&
+        timeout $limit "$work/bin.pair.$2" train "${with[@]}" --steps 12 --lr 1e-2 --quiet --save-every 2 --resume \
+            --out "$out/run" > "$out/log" 2>&1 || { cat "$out/log"; return 1; }
+    for file in {model,optimizer}.safetensors; do
+        cmp "$out/run/step-00000012/$file" "$work/twelve/run/step-00000012/$file" || return 1
     done
 }
-check "from one rank to dp 2 x pp 2, shared states: the same bits" moved
+for i in "${!saved[@]}"; do
+    # shellcheck disable=SC2086
+    check "${saved[i]}: builds" build gpt2 ${saved[i]%% *} pair.$i $(cut -s -d' ' -f2- <<< "${saved[i]}")
+    check "${saved[i]}: ten steps" train pair.$i from.$i 10
+done
+check "one rank, twelve steps" train pair.0 twelve 12
+for i in "${!saved[@]}"; do
+    for k in "${!saved[@]}"; do check "from '${saved[i]}' to '${saved[k]}': the same bits" goes_on $i $k; done
+done
 finish
