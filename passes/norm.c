@@ -151,14 +151,25 @@ static Val add_uses(Norm *n, int param, const int64_t dim[2], int64_t length) {
     return sum;
 }
 
+/* Sums of squares of such rows of a stack whose slices lie apart: the same sums, but the slices are
+ * an axis of their own, so that the kernel reads them where they are. */
+static Val sum_apart(Norm *n, const Param *p, const int64_t dim[2]) {
+    const Module *m = n->b.g->mod;
+    int64_t slices = param_slices(m, p), rows[] = {slices, dim[0] / slices, dim[1]};
+    Val x = take_slices(n, n->flat[p->segment], p, 1, param_slice_elems(m, p));
+    x = squares_of(n, build_reshape(&n->b, x, 3, rows));
+    return build_reshape(&n->b, build_reduce(&n->b, OP_reduce_sum, x, 1, &(int64_t){2}), 1, dim);
+}
+
 /* Sums of squares of all logical tensors of a block, in parts. */
 static Val sum_tensors(Norm *n, int param) {
     Module *m = n->b.g->mod;
     const Param *p = &m->param[param];
     int64_t tensors = param_tensors(m, p), elems = type_elems(m->types, p->type) / tensors;
     int64_t parts = parts_of(m, elems), dim[] = {tensors * parts, elems / parts};
-    Val squares = squares_of(n, add_uses(n, param, dim, dim[1]));
-    squares = sum_rows(&n->b, squares);
+    Val squares = p->stride_elems != 0
+                      ? sum_apart(n, p, dim)
+                      : sum_rows(&n->b, squares_of(n, add_uses(n, param, dim, dim[1])));
     if (parts > 1) squares = sum_rows(&n->b, reshape2(n, squares, tensors, parts));
     return squares;
 }
@@ -170,8 +181,8 @@ static Val sum_level(Norm *n, Val x) {
     const TypeInfo *t = val_info(n->b.g, x);
     int64_t rows = t->dim[0], blocks = (t->dim[1] + NORM_BLOCK - 1) / NORM_BLOCK;
     Val padded = pad_rows(n, x, blocks * NORM_BLOCK);
-    Val sums = sum_rows(&n->b, reshape2(n, padded, rows * blocks, NORM_BLOCK));
-    return reshape2(n, sums, rows, blocks);
+    Val parts = build_reshape(&n->b, padded, 3, (int64_t[]){rows, blocks, NORM_BLOCK});
+    return build_reduce(&n->b, OP_reduce_sum, parts, 1, &(int64_t){2});
 }
 
 /* The blocks of a segment, all in one kernel. */
