@@ -294,13 +294,12 @@ static InfCode gather_mpi(InfError *e, const void *mine, uint64_t bytes, void *a
 }
 
 /* Open MPI adds along a tree to one replica, which hands each its part. */
-static InfCode scatter_mpi(InfError *e, const float *all, uint64_t each, float *own,
-                           InfRequest *out) {
+static InfCode scatter_mpi(InfError *e, float *all, uint64_t each, InfRequest *out) {
     MPI_Request request;
     INF_ASSERT(mpi.split && each <= INT_MAX && !out->busy);
-    TRY_MPI(
-        e, "MPI_Ireduce_scatter_block",
-        MPI_Ireduce_scatter_block(all, own, (int)each, MPI_FLOAT, MPI_SUM, mpi.replicas, &request));
+    TRY_MPI(e, "MPI_Ireduce_scatter_block",
+            MPI_Ireduce_scatter_block(MPI_IN_PLACE, all, (int)each, MPI_FLOAT, MPI_SUM,
+                                      mpi.replicas, &request));
     keep_request(out, request, summed);
     return INF_OK;
 }

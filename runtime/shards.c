@@ -7,8 +7,6 @@
 #include "runtime/check.h"
 
 struct InfShards {
-    float *sum;          /* the sums of buckets that this replica owns, behind each other */
-    int64_t *sum_at;     /* by bucket: elements */
     InfRequest *reduced; /* by bucket */
     InfRequest *spread;  /* by shard */
     bool spreading;      /* weights are on their way */
@@ -16,19 +14,12 @@ struct InfShards {
 
 InfCode inf_shards_open(InfError *e, InfPipeline *p) {
     const Plan *plan = p->plan;
-    int64_t total = 0;
     if (plan->nshard == 0 || p->replicas == 1) return INF_OK;
     InfShards *s = p->shards = calloc(1, sizeof *s);
     if (!s) return inf_fail(e, INF_IO, "out of memory");
-    s->sum_at = calloc((size_t)plan->nbucket + 1, sizeof *s->sum_at);
     s->reduced = calloc((size_t)plan->nbucket + 1, sizeof *s->reduced);
     s->spread = calloc((size_t)plan->nshard + 1, sizeof *s->spread);
-    for (uint32_t i = 0; s->sum_at && i < plan->nbucket; i++) {
-        s->sum_at[i] = total;
-        total += plan->bucket[i].bytes / (int64_t)sizeof(float) / p->replicas;
-    }
-    s->sum = calloc((size_t)total + 1, sizeof *s->sum);
-    bool enough = s->sum && s->sum_at && s->reduced && s->spread;
+    bool enough = s->reduced && s->spread;
     return enough ? INF_OK : inf_fail(e, INF_IO, "out of memory");
 }
 
@@ -36,8 +27,6 @@ void inf_shards_close(InfPipeline *p) {
     InfShards *s = p->shards;
     if (!s) return;
     inf_shards_await(p, -1);
-    free(s->sum);
-    free(s->sum_at);
     free(s->reduced);
     free(s->spread);
     free(s);
@@ -60,18 +49,17 @@ void inf_shards_reduce(InfPipeline *p, InfEngine *m, uint32_t bucket) {
     InfShards *s = p->shards;
     if (!inf_pipeline_works(p)) return;
     inf_pipeline_note(p, p->transport->scatter(&p->error, floats_at(m, PLAN_REGION_grad, b->at),
-                                               (uint64_t)share(p, b), s->sum + s->sum_at[bucket],
-                                               &s->reduced[bucket]));
+                                               (uint64_t)share(p, b), &s->reduced[bucket]));
 }
 
 void inf_shards_finish(InfPipeline *p, InfEngine *m) {
     InfShards *s = p->shards;
     for (uint32_t i = 0; i < p->plan->nbucket && inf_pipeline_works(p); i++) {
         const PlanBucket *b = &p->plan->bucket[i];
+        float *all = floats_at(m, PLAN_REGION_grad, b->at);
         int64_t n = share(p, b);
         inf_pipeline_note(p, p->transport->wait(&p->error, &s->reduced[i]));
-        memcpy(floats_at(m, PLAN_REGION_grad, b->at) + p->replica * n, s->sum + s->sum_at[i],
-               (size_t)n * sizeof(float));
+        if (p->replica > 0) memcpy(all + p->replica * n, all, (size_t)n * sizeof(float));
     }
 }
 

@@ -55,9 +55,10 @@ typedef struct InfTransport {
      * numbers before. All replicas get the same bits, and in every run, because the order of the
      * additions depends on their number only. */
     InfCode (*add)(InfError *e, float *at, uint64_t count, InfRequest *out);
-    /* Begins: `own` becomes the sum over this process's replicas of elements [r * each, (r + 1) *
-     * each) of `all`, r being its own number; with `add`'s promises. */
-    InfCode (*scatter)(InfError *e, const float *all, uint64_t each, float *own, InfRequest *out);
+    /* Begins: replica r gets the sum over this process's replicas of elements [r * each, (r + 1) *
+     * each) of `all`, as the first `each` of `all`, whose others are lost; with `add`'s promises.
+     */
+    InfCode (*scatter)(InfError *e, float *all, uint64_t each, InfRequest *out);
     /* Begins: replica r's elements [r * each, (r + 1) * each) go to all replicas, in place. */
     InfCode (*spread)(InfError *e, float *all, uint64_t each, InfRequest *out);
     /* Begins: everyone's `mine` of this process's replicas, in their order: all[dp][bytes]. At most
