@@ -100,7 +100,8 @@ static InfCode refuse_early(InfError *e, const Plan *plan, const InfOptions *o) 
 
 static InfCode run(InfError *e, const Plan *plan, int argc, char **argv) {
     InfOptions o;
-    TRY(inf_options_parse(e, plan, argc, argv, &o));
+    InfCode code = inf_options_parse(e, plan, argc, argv, &o);
+    if (code != INF_OK) return inf_place_refuses(inf_place_find(), code);
     /* By hand under mpirun: one of them is enough for what needs one process only. */
     if ((o.help || o.version || !needs_ranks(plan, &o)) && inf_place_find().rank > 0) return INF_OK;
     if (o.help) {
@@ -112,7 +113,8 @@ static InfCode run(InfError *e, const Plan *plan, int argc, char **argv) {
                plan->target);
         return INF_OK;
     }
-    TRY(refuse_early(e, plan, &o));
+    code = refuse_early(e, plan, &o);
+    if (code != INF_OK) return inf_place_refuses(inf_place_find(), code);
     if (runs_kernels(&o)) limit_spinning(argv);
     /* Also a program of one rank that was started as several: it is refused there. */
     if (needs_ranks(plan, &o) && (inf_plan_processes(plan) > 1 || inf_place_find().count > 1))

@@ -110,7 +110,7 @@ InfCode inf_group_start(InfError *e, const Plan *plan, int ranks, int argc, char
     if (place.started && place.count != ranks) {
         refuse_count(plan, ranks, place, argv);
         *launched = true;
-        *exit_code = INF_USAGE;
+        *exit_code = inf_place_refuses(place, INF_USAGE);
         return INF_OK;
     }
     if (ranks == 1) return INF_OK;
@@ -118,7 +118,7 @@ InfCode inf_group_start(InfError *e, const Plan *plan, int ranks, int argc, char
     if (place.started && plan->transport->check(e) != INF_OK) {
         if (place.rank == 0) inf_error_print(e, plan->model);
         *launched = true;
-        *exit_code = e->code;
+        *exit_code = inf_place_refuses(place, e->code);
         return INF_OK;
     }
     if (!place.started) {

@@ -25,6 +25,12 @@ typedef struct InfPlace {
 
 InfPlace inf_place_find(void);
 
+/* The exit code of a start that all its processes see to be wrong. The first one says why; a
+ * launcher ends a job with the first code that is not 0, perhaps before that. */
+static inline InfCode inf_place_refuses(InfPlace place, InfCode code) {
+    return place.rank > 0 ? INF_OK : code;
+}
+
 /* A name that all ranks of this run on this host find alike and no other run has. */
 void inf_place_key(char *out, size_t bytes);
 
