@@ -17,10 +17,11 @@ if [ $? -eq 5 ] && grep -q 'is not on this machine' "$out/log"; then
     exit 1
 fi
 
-# The shipped models for every architecture; those of the tests for one, or for all in the long run.
+# The shipped models for every architecture; the largest of them and those of the tests for one, or
+# for all in the long run.
 for model in models/*.it tests/e2e/models/*.it; do
     archs=sm_80,sm_90a,sm_100a
-    [ -n "${INFINIC_LONG-}" ] || [ "${model%%/*}" = models ] || archs=sm_90a
+    [ -n "${INFINIC_LONG-}" ] || case $model in models/llama3.it | tests/*) archs=sm_90a ;; esac
     "$INFINIC" --target=cpu --emit=ir "$model" > /dev/null 2>&1 || continue # not in this version
     for fuse in "" $([ $model = tests/e2e/models/many.it ] && echo --no-fuse); do
         "$INFINIC" --target=cuda --arch=$archs $fuse "$model" -o "$out/program" \
@@ -29,7 +30,7 @@ for model in models/*.it tests/e2e/models/*.it; do
     done
 done
 for model in models/mnist_cnn.it tests/e2e/models/convs.it; do
-    "$INFINIC" --target=cuda --arch=sm_80,sm_90a,sm_100a -D train.dtype=tf32 "$model" -o "$out/program" \
+    "$INFINIC" --target=cuda --arch=sm_80,sm_90a -D train.dtype=tf32 "$model" -o "$out/program" \
         2> "$out/log" || { fail "$model in tf32"; head -20 "$out/log"; }
     compiled=$((compiled + 1))
 done
