@@ -58,22 +58,27 @@ static void rank_text(char *out, size_t bytes, const Plan *plan, int rank) {
                  rank / replicas);
 }
 
+/* Nothing for a process that had not yet said which it is. */
+static void process_text(char *out, size_t bytes, int pid) {
+    *out = '\0';
+    if (pid > 0) snprintf(out, bytes, " (process %d)", pid);
+}
+
 void inf_cause_text(char *out, size_t bytes, const Plan *plan, int ranks, const InfCause *c) {
-    char place[256], rank[64];
+    char place[256], rank[96], process[32];
     place_text(place, sizeof place, plan, c);
     rank_text(rank, sizeof rank, plan, c->rank);
+    process_text(process, sizeof process, c->pid);
     switch ((InfCauseKind)c->kind) {
     case INF_CAUSE_failed:
         snprintf(out, bytes, "%s gave up with exit code %d %s", rank, c->code, place);
         break;
-    case INF_CAUSE_died:
-        snprintf(out, bytes, "%s (process %d) died %s", rank, c->pid, place);
-        break;
+    case INF_CAUSE_died: snprintf(out, bytes, "%s%s died %s", rank, process, place); break;
     case INF_CAUSE_silent:
         snprintf(out, bytes,
-                 "%s (process %d) has not answered for %d s: it is stopped, or its host is "
+                 "%s%s has not answered for %d s: it is stopped, or its host is "
                  "gone; it was last seen %s",
-                 rank, c->pid, INF_SILENT_S, place);
+                 rank, process, INF_SILENT_S, place);
         break;
     case INF_CAUSE_missing:
         snprintf(out, bytes, "%s of %d has not started within %d s", rank, ranks, INF_MISSING_S);

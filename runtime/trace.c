@@ -154,7 +154,7 @@ static void put_names(InfTrace *t) {
     };
     int replicas = inf_plan_replicas(t->plan), processes = inf_plan_processes(t->plan);
     for (int r = 0; r < processes; r++) {
-        char name[64];
+        char name[96];
         snprintf(name, sizeof name, "rank %d", r);
         if (replicas > 1)
             snprintf(name, sizeof name, "rank %d: replica %d of pipeline rank %d", r, r % replicas,

@@ -97,7 +97,7 @@ killed_early() {
     kill -9 "$victim"
     wait "$pid"
     got=$?
-    grep -q -E "rank [0-3] (\(process $victim\) died|of 4 has not started)" "$dir.log" && [ "$got" = 7 ] && return 0
+    grep -q -E "rank [0-3] ((\(process $victim\) )?died|of 4 has not started)" "$dir.log" && [ "$got" = 7 ] && return 0
     cat "$dir.log"
     echo "exit code $got"
     return 1
