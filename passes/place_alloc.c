@@ -94,6 +94,16 @@ static int find_dying(const Alloc *a, const Level *l, int i, int r) {
     return -1;
 }
 
+/* Whether another value than the result may lie in its buffer, written earlier: what a repeat's
+ * carried result starts from, or a value that dies in a kernel pointwise in it. */
+static bool takes_over(const Graph *g, const PlaceScan *scan, const Node *n, int r) {
+    if (n->op == OP_repeat) return r < node_int(n, ATTR_ncarry, 0);
+    for (int k = 0; k < n->nin; k++)
+        if (place_maker(g, scan->base[n->in[k].id]) >= 0 && place_is_pointwise(n, k, r))
+            return true;
+    return false;
+}
+
 /* Whether repeat n may write slice after slice of its stacked result r over its stacked operand k:
  * an iteration has read its slice when it writes there, or reads it at the place that it writes. */
 static bool replaces_slices(const Node *n, int k, int r, Arena *arena) {
@@ -107,6 +117,7 @@ static bool replaces_slices(const Node *n, int k, int r, Arena *arena) {
     const TypeTable *types = body->mod->types;
     if (type_bytes(types, val_type(body, x)) != type_bytes(types, val_type(body, y))) return false;
     if (maker < 0 || scan.outputs[x.id] > 0) return false;
+    if (takes_over(body, &scan, body->node[maker], result)) return false;
     for (uint32_t u = 0; u < uses->n; u++) {
         if (uses->data[u].node > maker) return false;
         if (uses->data[u].node < maker) continue;

@@ -32,10 +32,12 @@ static int first_stacked(const Node *n) { return ncarry_of(n) + attr_of(n, ATTR_
 
 /* ---- pairs ------------------------------------------------------------------------------ */
 
-/* The repeat that stacked operand k of a repeat, running the other way. */
+/* The repeat of the forward pass that stacked operand k of a repeat of the backward pass, which runs
+ * the other way. Models may have repeats of their own that do. */
 static const Node *saved_by(const Graph *g, const Node *back, int k) {
     const Node *n = val_node(g, back->in[k]);
     if (k < first_stacked(back) || n == NULL || n->op != OP_repeat) return NULL;
+    if (n->phase != PHASE_F || back->phase == PHASE_F) return NULL;
     bool other_way = attr_of(n, ATTR_reverse) != attr_of(back, ATTR_reverse);
     bool stacked = (int)g->val[back->in[k].id].result >= ncarry_of(n);
     return other_way && stacked && attr_of(n, ATTR_count) == attr_of(back, ATTR_count) ? n : NULL;
@@ -181,14 +183,28 @@ static bool reads_for_input(const Graph *g, const Node *n, const bool *input_nee
     return true;
 }
 
+/* By node: it is made again, or it was early, a cast of what was saved, and reads what is now. */
+static bool *find_again(const Recompute *r, const Graph *g, int nagain) {
+    bool *again = ARENA_ARRAY(r->scratch, bool, g->nnode + 1);
+    for (int i = 0; i < g->nnode; i++) {
+        const Node *n = g->node[i];
+        again[i] = i < nagain;
+        for (int k = 0; n->phase == PHASE_F && k < n->nin; k++) {
+            int made_by = (int)g->val[n->in[k].id].node - 1;
+            again[i] = again[i] || (made_by >= 0 && again[made_by]);
+        }
+    }
+    return again;
+}
+
 /* Nodes made again belong to the earliest phase that reads them. What is cheap where its operands
  * pass by belongs to the input gradient when that reads all of these. */
 static void set_phases(const Recompute *r, Graph *g, int nagain) {
-    bool *input_needs = ARENA_ARRAY(r->scratch, bool, g->nval);
+    bool *input_needs = ARENA_ARRAY(r->scratch, bool, g->nval), *again = find_again(r, g, nagain);
     for (int i = g->nnode - 1; i >= 0; i--) {
         Node *n = g->node[i];
-        if (i < nagain) n->phase = PHASE_W;
-        for (int k = 0; i < nagain && k < n->nout; k++)
+        if (again[i]) n->phase = PHASE_W;
+        for (int k = 0; again[i] && k < n->nout; k++)
             if (input_needs[node_out(n, k).id]) n->phase = PHASE_I;
         for (int k = 0; n->phase == PHASE_I && k < n->nin; k++) input_needs[n->in[k].id] = true;
     }

@@ -22,12 +22,13 @@ enum { INPUT, WEIGHT, PARTS };
 typedef struct Cut {
     const Node *n;
     const Graph *body;
-    int ncarry, nsame; /* carried operands; these and the constant ones */
-    bool *early;       /* by node of the body, views aside: it belongs to I */
-    bool *read;        /* by value, views aside: I reads it */
-    bool *carried;     /* by carried value: I carries it */
-    bool *used[PARTS]; /* by value, views included: this part reads it */
-    int *stacked;      /* by value: the result of the I repeat that stacks it for W; -1 */
+    int ncarry, nsame;  /* carried operands; these and the constant ones */
+    const bool *wanted; /* by result: something earlier than W reads it */
+    bool *early;        /* by node of the body, views aside: it belongs to I */
+    bool *read;         /* by value, views aside: I reads it */
+    bool *carried;      /* by carried value: I carries it */
+    bool *used[PARTS];  /* by value, views included: this part reads it */
+    int *stacked;       /* by value: the result of the I repeat that stacks it for W; -1 */
     Arena *scratch;
 } Cut;
 
@@ -73,21 +74,21 @@ static bool need_operands(Cut *c) {
 static bool need_carried(Cut *c) {
     bool news = false;
     for (int k = 0; k < c->ncarry; k++) {
-        if (!c->read[c->body->in[k].id] && !is_early(c, c->body->out[k])) continue;
+        bool wanted = c->wanted[k] || c->read[c->body->in[k].id];
+        if (!wanted && !is_early(c, c->body->out[k])) continue;
         c->carried[k] = true;
         news |= need(c, c->body->out[k]);
     }
     return news;
 }
 
-/* `wanted`: by result, whether something earlier than W reads it. */
-static void choose_early(Cut *c, const bool *wanted) {
+static void choose_early(Cut *c) {
     for (int i = 0; i < c->body->nnode; i++) {
         const Node *n = c->body->node[i];
         c->early[i] = n->op != OP_reshape && n->phase < PHASE_W;
     }
     for (int r = 0; r < c->n->nout; r++)
-        if (wanted[r]) need(c, c->body->out[r]);
+        if (c->wanted[r]) need(c, c->body->out[r]);
     for (bool news = true; news;) {
         news = need_operands(c);
         news |= need_carried(c);
@@ -100,7 +101,8 @@ static int part_of(const Cut *c, int r) {
     int made_by = maker(c, v), operand = (int)c->body->val[v.id].result;
     if (r < c->ncarry) return c->carried[r] ? INPUT : WEIGHT;
     if (made_by >= 0) return c->early[made_by] ? INPUT : WEIGHT;
-    return operand < c->ncarry && c->carried[operand] ? INPUT : WEIGHT;
+    if (operand < c->ncarry) return c->carried[operand] ? INPUT : WEIGHT;
+    return c->wanted[r] ? INPUT : WEIGHT;
 }
 
 static void find_used(Cut *c) {
@@ -213,7 +215,7 @@ static void read_stacked(Part *p, const Cut *c, const Node *input) {
 /* ---- repeats -------------------------------------------------------------------------------- */
 
 static Cut cut_new(const Node *n, const Graph *body, const bool *wanted, Arena *scratch) {
-    Cut c = {.n = n, .body = body, .scratch = scratch};
+    Cut c = {.n = n, .body = body, .wanted = wanted, .scratch = scratch};
     c.ncarry = (int)node_int(n, ATTR_ncarry, 0);
     c.nsame = c.ncarry + (int)node_int(n, ATTR_nconst, 0);
     c.early = ARENA_ARRAY(scratch, bool, body->nnode + 1);
@@ -221,7 +223,7 @@ static Cut cut_new(const Node *n, const Graph *body, const bool *wanted, Arena *
     c.carried = ARENA_ARRAY(scratch, bool, c.ncarry + 1);
     c.stacked = ARENA_ARRAY(scratch, int, body->nval);
     for (int p = 0; p < PARTS; p++) c.used[p] = ARENA_ARRAY(scratch, bool, body->nval);
-    choose_early(&c, wanted);
+    choose_early(&c);
     find_used(&c);
     return c;
 }
@@ -276,6 +278,13 @@ static bool *find_wanted(const Graph *g, Arena *scratch) {
     return wanted;
 }
 
+/* A view is no earlier than what it shows, which may be W's now. */
+static void copy_other(Graph *to, const Graph *g, const Node *n, ValMap *map) {
+    Node *copy = graph_copy_node(to, g, n, map, NULL);
+    const Node *of = copy->op == OP_reshape ? val_node(to, copy->in[0]) : NULL;
+    if (of != NULL && of->phase > copy->phase) copy->phase = of->phase;
+}
+
 static Graph *separate_graph(const Graph *g, Arena *scratch) {
     Graph *to = graph_new(g->mod, g->name);
     ValMap map = valmap_new(scratch, g);
@@ -284,7 +293,7 @@ static Graph *separate_graph(const Graph *g, Arena *scratch) {
     for (int i = 0; i < g->nnode; i++) {
         const Node *n = g->node[i];
         if (n->op != OP_repeat || n->phase != PHASE_I) {
-            graph_copy_node(to, g, n, &map, NULL);
+            copy_other(to, g, n, &map);
             continue;
         }
         Graph *body = separate_graph(n->body, scratch);

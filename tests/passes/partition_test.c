@@ -155,13 +155,14 @@ static bool has_both(const Graph *body) {
     return phase[PHASE_I] && phase[PHASE_W];
 }
 
-/* No repeat computes input and weight gradients: what can wait is in the weight tasks. */
+/* No repeat of an input task computes weight gradients, too: what can wait is in the weight tasks.
+ */
 static void expect_apart(const Graph *g) {
     for (int i = 0; i < g->nnode; i++) {
         const Node *n = g->node[i];
         if (n->op != OP_repeat) continue;
         weight_repeats += n->phase == PHASE_W;
-        if (n->phase != PHASE_F && has_both(n->body)) fail_msg("%s: a repeat has both", g->name);
+        if (n->phase == PHASE_I && has_both(n->body)) fail_msg("%s: a repeat has both", g->name);
         expect_apart(n->body);
     }
 }
