@@ -89,10 +89,10 @@ typedef enum Role {
     ROLE_metric_count,
     ROLE_output,       /* named output of the model (logits) */
     /* update graph: flat f32 vectors over segment `index` of the parameter space (module.h) */
-    ROLE_flat_weight,
+    ROLE_flat_weight,  /* use 1: the whole segment, where the vectors are shared in parts */
     ROLE_flat_grad,
     ROLE_flat_state,   /* `use` = which state: 0 momentum or first moment, 1 second moment */
-    ROLE_flat_copy,    /* output bf16: the rounded copy of segment `index` */
+    ROLE_flat_copy,    /* output bf16: the rounded copy of segment `index`; use as of the weight */
     ROLE_blocks,       /* f32: squares summed by block; use 0: segment `index`, 1: a part of it */
     ROLE_scalar,       /* input f32 []: host scalar `index` (ScalarIndex in module.h) */
     ROLE_squares,      /* f32 [n]: sums of squares of the gradients of logical tensors `index` .. */

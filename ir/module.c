@@ -73,12 +73,14 @@ Graph *module_graph(const Module *m, const char *name) {
     return NULL;
 }
 
-bool module_is_bucketed(const Module *m) {
-    const ParallelSettings *p = &m->parallel;
-    return p->dp > 1 || p->ordered || p->bucketed || (p->loopback && m->target == TARGET_cuda);
-}
+/* Whether one rank does alone what replicas do. */
+static bool is_alone(const Module *m) { return m->parallel.loopback && m->target == TARGET_cuda; }
 
-bool module_has_buckets(const Module *m) { return m->parallel.dp > 1 || m->parallel.ordered; }
+bool module_is_bucketed(const Module *m) { return module_has_buckets(m) || m->parallel.bucketed; }
+
+bool module_has_buckets(const Module *m) {
+    return m->parallel.dp > 1 || m->parallel.ordered || is_alone(m);
+}
 
 Bucket *module_add_bucket(Module *m, Bucket bucket) {
     m->bucket = vec_reserve_one(m->arena, m->bucket, (uint32_t)m->nbucket,
@@ -87,7 +89,9 @@ Bucket *module_add_bucket(Module *m, Bucket bucket) {
     return &m->bucket[m->nbucket++];
 }
 
-bool module_is_sharded(const Module *m) { return m->parallel.dp > 1 && m->parallel.zero > 0; }
+bool module_is_sharded(const Module *m) {
+    return m->parallel.zero > 0 && (m->parallel.dp > 1 || is_alone(m));
+}
 
 static bool decays_at(const Module *m, int64_t elem) {
     for (int s = 0; s < m->nsegment; s++)
@@ -125,14 +129,16 @@ static bool shared_range(const Module *m, int index, int64_t *offset, int64_t *e
     return false;
 }
 
+bool module_flat_segment(const Module *m, int index, FlatPart *out) {
+    if (index < 0 || index >= m->nsegment) return false;
+    const Segment *s = &m->segment[index];
+    *out = (FlatPart){s->offset_elems, s->elems, s->offset_elems, s->decay, -1};
+    return true;
+}
+
 bool module_flat_part(const Module *m, int index, FlatPart *out) {
     if (index < 0) return false;
-    if (!module_is_sharded(m)) {
-        if (index >= m->nsegment) return false;
-        const Segment *s = &m->segment[index];
-        *out = (FlatPart){s->offset_elems, s->elems, s->offset_elems, s->decay, -1};
-        return true;
-    }
+    if (!module_is_sharded(m)) return module_flat_segment(m, index, out);
     int64_t offset = 0, elems = 0, state = 0;
     for (int i = 0; i <= index; i++) {
         state += elems / m->parallel.dp;

@@ -254,8 +254,9 @@ bool module_has_buckets(const Module *m);
 Bucket *module_add_bucket(Module *m, Bucket bucket);
 /* Whether replicas share the optimizer's work and state: zero = 1. */
 bool module_is_sharded(const Module *m);
-bool module_flat_part(const Module *m, int index, FlatPart *out); /* false: there are fewer */
-int64_t module_state_elems(const Module *m);                      /* of one state vector */
+bool module_flat_part(const Module *m, int index, FlatPart *out);    /* false: there are fewer */
+bool module_flat_segment(const Module *m, int index, FlatPart *out); /* whole ones */
+int64_t module_state_elems(const Module *m);                         /* of one state vector */
 /* Pieces of a block that may lie apart: slices along its first stack axis; elements of one. */
 int64_t param_slices(const Module *m, const Param *p);
 int64_t param_slice_elems(const Module *m, const Param *p);

@@ -149,7 +149,10 @@ static const char *check_param_port(const Verifier *v, const Port *p, Type t) {
 static const char *check_flat_port(const Verifier *v, const Port *p, Type t) {
     const Module *m = v->g->mod;
     FlatPart part;
-    if (!module_flat_part(m, p->index, &part)) return "there is no such segment";
+    bool weight = p->role == ROLE_flat_weight || p->role == ROLE_flat_copy;
+    bool whole = weight && p->use == 1;
+    if (!(whole ? module_flat_segment : module_flat_part)(m, p->index, &part))
+        return "there is no such segment";
     const TypeInfo *info = type_info(m->types, t);
     int64_t elems = part.elems;
     Dtype dtype = p->role == ROLE_flat_copy ? DT_bf16 : DT_f32;

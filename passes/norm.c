@@ -31,7 +31,8 @@ bool norm_is_apart(const Module *m) {
 }
 
 bool norm_is_tree(const Module *m) {
-    return m->parallel.dp > 1 || m->parallel.ordered || m->parallel.bucketed;
+    return m->parallel.dp > 1 || m->parallel.ordered || m->parallel.bucketed ||
+           module_is_sharded(m);
 }
 
 enum { PARTS_MAX = 1024, PART_ELEMS_MIN = 4096 };

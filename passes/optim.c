@@ -266,10 +266,15 @@ static bool reads_copy(const Module *m) {
     return false;
 }
 
+/* Whole segments even where replicas share these. */
+static Port whole_segment(const Module *m, Role role, int s) {
+    return (Port){.role = role, .index = s, .use = module_is_sharded(m) ? 1 : 0};
+}
+
 static void add_copies(Builder *b, const Val *weight) {
     for (int s = 0; s < b->g->mod->nsegment; s++)
         graph_add_output(b->g, build_cast(b, weight[s], DT_bf16),
-                         (Port){.role = ROLE_flat_copy, .index = s});
+                         whole_segment(b->g->mod, ROLE_flat_copy, s));
 }
 
 /* The graph "copy": what fills the copy when weights came from elsewhere than the update. */
@@ -278,7 +283,7 @@ static Graph *build_copy(Module *m) {
     Val weight[SEGMENT_MAX];
     for (int s = 0; s < m->nsegment; s++) {
         Type type = type_intern(m->types, DT_f32, 1, &m->segment[s].elems);
-        weight[s] = graph_add_input(b.g, type, (Port){.role = ROLE_flat_weight, .index = s});
+        weight[s] = graph_add_input(b.g, type, whole_segment(m, ROLE_flat_weight, s));
     }
     add_copies(&b, weight);
     return b.g;
@@ -302,7 +307,8 @@ static Graph *build_update(Module *m, Arena *scratch) {
                              (Port){.role = ROLE_flat_state, .index = s, .use = k});
     Val *weight = ARENA_ARRAY(scratch, Val, u.npart + 1);
     for (int s = 0; s < u.npart; s++) weight[s] = result[s].weight;
-    if (reads_copy(m)) add_copies(&u.b, weight);
+    /* A replica has new weights for its own parts only: "copy" follows when all are there. */
+    if (reads_copy(m) && !module_is_sharded(m)) add_copies(&u.b, weight);
     graph_add_output(g, norm, (Port){.role = ROLE_grad_norm});
     graph_add_output(g, build_cast(&u.b, u.ok, DT_f32), (Port){.role = ROLE_update_ok});
     return g;
@@ -311,15 +317,11 @@ static Graph *build_update(Module *m, Arena *scratch) {
 /* What replicas cannot share yet. */
 static bool check_shared(Module *m) {
     const char *stack = norm_unshared(m);
-    if (m->target == TARGET_c && stack == NULL) return true;
-    DiagRef ref =
-        m->target == TARGET_cuda
-            ? diag_error(m->diag, E020, (Span){0}, "zero = 1 is not built yet for GPUs")
-            : diag_error(
-                  m->diag, E020, (Span){0},
-                  "zero = 1 cannot share '%s': its layers are used as one tensor and are not "
-                  "whole blocks of %d elements",
-                  stack, PARAM_ALIGN);
+    if (stack == NULL) return true;
+    DiagRef ref = diag_error(m->diag, E020, (Span){0},
+                             "zero = 1 cannot share '%s': its layers are used as one tensor and "
+                             "are not whole blocks of %d elements",
+                             stack, PARAM_ALIGN);
     diag_hint(m->diag, ref, "-D parallel.zero=0");
     return false;
 }

@@ -18,9 +18,9 @@
  */
 #include "passes/place.h"
 
+#include "ir/ordered.h"
 #include "ir/panic.h"
 #include "passes/norm.h"
-#include "ir/ordered.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -104,9 +104,11 @@ int64_t place_window_bytes(const Graph *g, Role role) { return ports_before(g, r
 static Addr flat_home(const Module *m, const Port *port) {
     FlatPart part = {0};
     int64_t bytes = port->role == ROLE_flat_copy ? HALF_BYTES : FLOAT_BYTES;
-    module_flat_part(m, port->index, &part);
+    bool weight = port->role == ROLE_flat_weight || port->role == ROLE_flat_copy;
+    bool whole = weight && port->use == 1;
+    (whole ? module_flat_segment : module_flat_part)(m, port->index, &part);
     Addr home = {.offset_bytes = part.offset_elems * bytes};
-    if (module_is_sharded(m)) home.shard_bytes = part.elems * bytes;
+    if (module_is_sharded(m) && !whole) home.shard_bytes = part.elems * bytes;
     home.region = port->role == ROLE_flat_weight ? REGION_param : REGION_copy;
     if (port->role == ROLE_flat_grad) home.region = REGION_grad;
     if (port->role == ROLE_flat_grad && port->use > 0)

@@ -58,6 +58,12 @@ typedef struct InfHalf {
     uint64_t bytes;
 } InfHalf;
 
+/* A vector that replicas add up. */
+typedef struct InfAddend {
+    float *at;      /* on the device */
+    uint64_t count; /* elements */
+} InfAddend;
+
 /* The region that a task's window is of. */
 static inline PlanRegion inf_window_region(PlanWindow window) {
     static const PlanRegion region[PLAN_WINDOW_COUNT] = {
@@ -124,12 +130,17 @@ typedef struct InfDeviceTable {
     /* Between ranks whose devices have memory of their own; each is a launch like any other, and
      * all ranks do them in one order. `meet` comes first, once, after `place`: all ranks together,
      * before any submission. `exchange`: all halves at once; `broadcast`: from `root` to all;
-     * `sum`: over all, in place; `clear`: zeros (that one is of this rank alone). */
+     * `sum`: over all, in place; `clear`: zeros (that one is of this rank alone). `add`, `scatter`
+     * and `spread` are between the replicas of this rank, in place: sums of some vectors at once;
+     * the sum of each replica's elements to it; each replica's bytes to all. */
     InfCode (*meet)(InfError *e, InfDevice *d);
     void (*exchange)(InfDevice *d, const InfHalf *half, uint32_t count);
     void (*broadcast)(InfDevice *d, int root, void *at, uint64_t bytes);
     void (*sum)(InfDevice *d, float *at, uint64_t count);
     void (*clear)(InfDevice *d, void *at, uint64_t bytes);
+    void (*add)(InfDevice *d, const InfAddend *part, uint32_t count);
+    void (*scatter)(InfDevice *d, float *all, uint64_t each);
+    void (*spread)(InfDevice *d, void *all, uint64_t each);
 
     /* Points in time between launches: mark number `i` < count; ms between two after `finish`. */
     InfCode (*marks)(InfError *e, InfDevice *d, uint32_t count);

@@ -125,8 +125,14 @@ static uint64_t free_now(InfDevice *d) {
     return free_bytes;
 }
 
+/* Of the scalars what the host reads: sums of the norm's blocks, behind all others, stay here. */
+static size_t read_bytes(const Plan *plan) {
+    return (size_t)(plan->nshard > 0 ? plan->finish.blocks
+                                     : plan->region_bytes[PLAN_REGION_scalar]);
+}
+
 static InfCode open_parts(InfError *e, InfDevice *d) {
-    size_t scalars = (size_t)d->plan->region_bytes[PLAN_REGION_scalar];
+    size_t scalars = read_bytes(d->plan);
     TRY(inf_cuda_open(e, d->group ? d->group->local_rank : 0, &d->cuda));
     snprintf(d->text, sizeof d->text, "%s (sm_%d%d)", d->cuda.name, d->cuda.major, d->cuda.minor);
     TRY(inf_cuda_load(e, &d->cuda, d->plan, &d->code));
@@ -197,10 +203,16 @@ static const char *describe(InfDevice *d) { return d->text; }
 
 static uint64_t workspace_bytes(const InfDevice *d) { return d->lt ? INF_LT_WORKSPACE_BYTES : 0; }
 
+/* Counter, moment and what the first messages carry. */
+static uint64_t own_bytes(const InfDevice *d) {
+    uint64_t pages = (MEET_AT + inf_nccl_scratch(d->plan) + OWN_BYTES - 1) / OWN_BYTES;
+    return pages * OWN_BYTES;
+}
+
 static InfCode take(InfError *e, InfDevice *d, uint64_t bytes, void **out, uint64_t *total) {
     uint64_t rounded = 0, free_bytes = free_now(d);
     if (!inf_round_up(bytes, OWN_BYTES, &rounded) ||
-        !inf_add(rounded, workspace_bytes(d) + OWN_BYTES, total) || *total > SIZE_MAX)
+        !inf_add(rounded, workspace_bytes(d) + own_bytes(d), total) || *total > SIZE_MAX)
         return inf_fail(e, INF_IO, "the plan needs more than 2^64 bytes of memory");
     CuResult result = d->cuda.call.memory_take(&d->memory, (size_t)*total);
     if (result == CU_ERROR_OUT_OF_MEMORY)
@@ -226,7 +238,7 @@ static InfCode place(InfError *e, InfDevice *d, unsigned char *const base[PLAN_R
 }
 
 static uint64_t available(InfDevice *d) {
-    uint64_t own = workspace_bytes(d) + OWN_BYTES, free_bytes = free_now(d);
+    uint64_t own = workspace_bytes(d) + own_bytes(d), free_bytes = free_now(d);
     return free_bytes > own ? free_bytes - own : 0;
 }
 
@@ -383,7 +395,7 @@ static InfCode compare_seats(InfError *e, const InfGroup *group, const Seat *sea
                                 "ranks %d and %d have the same device, %s: each needs one of its "
                                 "own, and their host shows %d\n"
                                 "  = hint: use more devices or hosts (CUDA_VISIBLE_DEVICES hides "
-                                "devices), or build for fewer ranks: -D parallel.pp=..",
+                                "devices), or build for fewer ranks: -D parallel.pp=.., dp=..",
                                 a, b, seat[b].name, seat[b].visible);
     return INF_OK;
 }
@@ -433,6 +445,21 @@ static void broadcast(InfDevice *d, int root, void *at, uint64_t bytes) {
 
 static void sum(InfDevice *d, float *at, uint64_t count) {
     if (!broken(d)) inf_nccl_sum(&d->fault, d->nccl, at, count, d->stream);
+    note_exchange(d);
+}
+
+static void add(InfDevice *d, const InfAddend *part, uint32_t count) {
+    if (!broken(d)) inf_nccl_add(&d->fault, d->nccl, part, count, d->stream);
+    note_exchange(d);
+}
+
+static void scatter(InfDevice *d, float *all, uint64_t each) {
+    if (!broken(d)) inf_nccl_scatter(&d->fault, d->nccl, all, each, d->stream);
+    note_exchange(d);
+}
+
+static void spread(InfDevice *d, void *all, uint64_t each) {
+    if (!broken(d)) inf_nccl_spread(&d->fault, d->nccl, all, each, d->stream);
     note_exchange(d);
 }
 
@@ -584,6 +611,9 @@ const InfDeviceTable inf_device_cuda = {
     .broadcast = broadcast,
     .sum = sum,
     .clear = clear,
+    .add = add,
+    .scatter = scatter,
+    .spread = spread,
     .marks = marks,
     .mark = mark,
     .between = between,

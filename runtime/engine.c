@@ -90,17 +90,12 @@ static uint32_t task_count(const Plan *plan) {
     return count;
 }
 
-/* Ranks talk to each other; chunks of one rank only when told to, on a device (Plan.message). */
-static bool talks(const Plan *plan, const InfGroup *group) {
-    return (plan->transport && group) || plan->nmessage > 0;
-}
-
-static InfCode check_target(InfError *e, const InfEngine *m) {
-    if (m->table->shared || m->plan->dp <= 1) return INF_OK;
-    return inf_fail(
-        e, INF_USAGE,
-        "dp > 1 runs on processors so far: infinic %s --target=cpu, or -D parallel.dp=1",
-        m->plan->file);
+/* Ranks talk to each other; chunks of one rank only when told to, on a device (Plan.message), as
+ * one rank then adds up its buckets alone. */
+static bool talks(const InfEngine *m, const InfGroup *group) {
+    const Plan *plan = m->plan;
+    bool alone = !m->table->shared && plan->dp <= 1 && plan->nbucket > 0;
+    return (plan->transport && group) || plan->nmessage > 0 || alone;
 }
 
 InfCode inf_engine_start(InfError *e, const Plan *plan, InfGroup *group, int threads, uint64_t seed,
@@ -111,17 +106,18 @@ InfCode inf_engine_start(InfError *e, const Plan *plan, InfGroup *group, int thr
                        .replica = group ? group->replica : 0,
                        .env = {.seed = seed}};
     check_plan(plan);
-    TRY(check_target(e, out));
     memcpy(out->bytes, plan->region_bytes, sizeof out->bytes);
     TRY(out->table->open(e, plan, group, &out->device));
     out->use_graphs = out->table->graphs;
     out->arg = calloc(most_args(plan), sizeof *out->arg);
     out->graphs = calloc(plan->nprogram, sizeof *out->graphs);
     out->graph = calloc((size_t)plan->nprogram + task_count(plan), sizeof *out->graph);
-    if (!out->arg || !out->graphs || !out->graph) return inf_fail(e, INF_IO, "out of memory");
+    out->sums = calloc((size_t)plan->nprogram + task_count(plan), sizeof *out->sums);
+    if (!out->arg || !out->graphs || !out->graph || !out->sums)
+        return inf_fail(e, INF_IO, "out of memory");
     out->env.threads = inf_threads_set(threads);
     TRY(inf_ordered_open(e, out));
-    if (!talks(plan, group)) return INF_OK;
+    if (!talks(out, group)) return INF_OK;
     out->pipeline = calloc(1, sizeof *out->pipeline);
     if (!out->pipeline) return inf_fail(e, INF_IO, "out of memory");
     return inf_pipeline_open(e, plan, group, out->pipeline);
@@ -208,6 +204,7 @@ void inf_engine_close(InfEngine *m) {
     inf_ordered_close(m);
     free(m->graphs);
     free(m->graph);
+    free(m->sums);
     free(m->arg);
     *m = (InfEngine){0};
 }
@@ -243,11 +240,11 @@ void inf_engine_use_all(InfEngine *m) {
     if (m->order.surveying) inf_order_use(&m->order, 0, UINT64_MAX, true);
 }
 
-static bool goes_in_order(InfEngine *m, double cost_us, bool message) {
+static bool goes_in_order(InfEngine *m, double cost_us, InfLane lane) {
     const uint32_t *waits;
     if (!m->order.on) return true;
     if (m->order.surveying) {
-        inf_order_end(&m->order, cost_us, message);
+        inf_order_end(&m->order, cost_us, lane);
         return false;
     }
     uint32_t count = inf_order_next(&m->order, &waits);
@@ -255,12 +252,22 @@ static bool goes_in_order(InfEngine *m, double cost_us, bool message) {
     return true;
 }
 
-bool inf_engine_goes(InfEngine *m, double cost_us) { return goes_in_order(m, cost_us, false); }
+bool inf_engine_goes(InfEngine *m, double cost_us) {
+    return goes_in_order(m, cost_us, INF_LANE_main);
+}
 
-/* Messages keep their order whatever memory they use: other ranks rely on it. */
+/* What ranks do together keeps its order whatever memory it uses: others rely on it. */
+static bool goes_jointly(InfEngine *m, double cost_us, InfLane lane) {
+    inf_engine_use(m, (const void *)(uintptr_t)(INF_ORDER_TOKENS - (int)lane), 1, true);
+    return goes_in_order(m, cost_us, lane);
+}
+
 bool inf_engine_message_goes(InfEngine *m, double cost_us) {
-    inf_engine_use(m, (const void *)(uintptr_t)(INF_ORDER_TOKENS - 1), 1, true);
-    return goes_in_order(m, cost_us, true);
+    return goes_jointly(m, cost_us, INF_LANE_messages);
+}
+
+bool inf_engine_replicas_go(InfEngine *m, double cost_us) {
+    return goes_jointly(m, cost_us, INF_LANE_replicas);
 }
 
 /* About how long a kernel takes on a current device: enough to tell large from small. */
@@ -357,10 +364,14 @@ void inf_engine_run(InfEngine *m, uint32_t chunk) {
     walk(m, m->plan->chunk[chunk].begin, m->plan->chunk[chunk].end, 0);
 }
 
-void inf_engine_push_weights(InfEngine *m) {
-    inf_engine_push_all(m, PLAN_REGION_param);
+void inf_engine_copy_weights(InfEngine *m) {
     for (uint32_t i = 0; i < m->plan->nchunk; i++)
         if (strcmp(m->plan->chunk[i].name, "copy") == 0) inf_engine_run(m, i);
+}
+
+void inf_engine_push_weights(InfEngine *m) {
+    inf_engine_push_all(m, PLAN_REGION_param);
+    inf_engine_copy_weights(m);
 }
 
 void inf_random4(const InfEnv *env, uint32_t stream, uint32_t iteration, uint64_t block,

@@ -41,11 +41,12 @@ typedef struct InfEngine {
     int64_t slice[PLAN_REPEAT_DEPTH_MAX]; /* of what is stacked, by enclosing repeat */
     void **arg;                           /* the operands of one launch */
     bool use_graphs;
-    int64_t graph_most;    /* launches of one graph */
-    uint8_t *graphs;       /* InfGraphs by program */
-    bool *graph;           /* recorded: by program, then by task */
-    InfOrder order;        /* while a graph is recorded */
-    InfPipeline *pipeline; /* of a run of several ranks; else NULL */
+    int64_t graph_most;         /* launches of one graph */
+    uint8_t *graphs;            /* InfGraphs by program */
+    bool *graph;                /* recorded: by program, then by task */
+    uint32_t *sums;             /* of buckets in each of them */
+    InfOrder order;             /* while a graph is recorded */
+    InfPipeline *pipeline;      /* of a run of several ranks; else NULL */
     struct InfOrdered *ordered; /* with PlanOrdered, see ordered.h; else NULL */
     InfProfile profile;
     InfCeiling ceiling; /* measured with the kernels' times */
@@ -73,8 +74,9 @@ void inf_engine_close(InfEngine *m);
 /* Brings the host's copy of a part of a region up to date, or the device's. */
 void inf_engine_fetch(InfEngine *m, PlanRegion region, int64_t offset, int64_t bytes);
 void inf_engine_push(InfEngine *m, PlanRegion region, int64_t offset, int64_t bytes);
-/* After the host wrote weights: the device gets them, and makes its copy in bf16 where the plan has
- * one. */
+/* Launches what makes the copy of the weights in bf16, where the plan has one. */
+void inf_engine_copy_weights(InfEngine *m);
+/* After the host wrote weights: the device gets them, and makes that copy. */
 void inf_engine_push_weights(InfEngine *m);
 /* The whole region. */
 void inf_engine_fetch_all(InfEngine *m, PlanRegion region);
@@ -121,8 +123,9 @@ void inf_engine_run(InfEngine *m, uint32_t chunk);
 void inf_engine_use(InfEngine *m, const void *at, int64_t bytes, bool written);
 void inf_engine_use_all(InfEngine *m);
 bool inf_engine_goes(InfEngine *m, double cost_us);
-/* The same before a message or another exchange between ranks. */
+/* The same before a message or another exchange between ranks; before what replicas do together. */
 bool inf_engine_message_goes(InfEngine *m, double cost_us);
+bool inf_engine_replicas_go(InfEngine *m, double cost_us);
 
 static inline void *inf_engine_at(const InfEngine *m, PlanRegion region, int64_t offset) {
     return m->base[region] + offset;

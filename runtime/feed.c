@@ -64,6 +64,8 @@ InfCode inf_feed_place(InfError *e, InfLoader *l, InfEngine *m, unsigned char *a
     uint64_t rows = 0, bytes = 0;
     bool fits = bytes_of(l, held(&l->feed, l), &rows, &bytes);
     INF_ASSERT(fits);
+    l->feed.before = (uint64_t)m->replica * l->feed.batch;
+    l->feed.stride = (uint64_t)inf_plan_replicas(m->plan) * l->feed.batch;
     l->feed.rows = at;
     l->feed.labels = at + rows;
     if (!l->feed.resident) return start_stream(e, l, m);
@@ -79,17 +81,20 @@ void inf_feed_close(InfLoader *l) {
 
 /* The batch at a position of the epoch. */
 static InfBatch batch_at(const InfLoader *l, uint64_t position) {
-    uint64_t left = l->count - position, most = l->feed.batch;
+    uint64_t left = position < l->count ? l->count - position : 0, most = l->feed.batch;
     InfBatch batch = {.position = position, .count = left < most ? left : most};
     if (l->shuffle) batch.order = l->order;
     return batch;
 }
 
-/* The one that most likely follows: of the next epoch when training, whose batches are whole. */
+/* The one that most likely follows: of the next epoch when training, where all replicas together
+ * take whole batches. */
 static InfBatch batch_after(const InfLoader *l, const InfBatch *now) {
-    uint64_t position = now->position + now->count, left = l->count - position;
-    if (left >= l->feed.batch || (left > 0 && !l->training)) return batch_at(l, position);
-    InfBatch batch = batch_at(l, 0);
+    const InfFeed *f = &l->feed;
+    uint64_t position = now->position + f->stride, first = position - f->before;
+    uint64_t least = l->training ? f->stride : 1;
+    if (first <= l->count && l->count - first >= least) return batch_at(l, position);
+    InfBatch batch = batch_at(l, f->before);
     if (l->shuffle) batch.order = inf_permutation_make(l->count, l->seed, l->epoch + 1);
     return batch;
 }
@@ -107,8 +112,9 @@ void inf_feed_send(InfLoader *l, InfEngine *m, uint64_t position, InfDeviceMomen
     uint64_t begin = f->next++ % INF_DEVICE_DEPTH * f->batch, n = l->row_bytes;
     InfBatch now = batch_at(l, position), after = batch_after(l, &now);
     unsigned char *slot = inf_prefetch_take(f->prefetch, &now, &after);
-    m->table->upload(m->device, f->rows + begin * n, slot, now.count * n);
-    if (l->labels) m->table->upload(m->device, f->labels + begin, slot + f->slot_rows, now.count);
+    if (now.count > 0) m->table->upload(m->device, f->rows + begin * n, slot, now.count * n);
+    if (now.count > 0 && l->labels)
+        m->table->upload(m->device, f->labels + begin, slot + f->slot_rows, now.count);
     out->position = begin;
     out->end = begin + now.count;
     out->key = out->half_bits = 0;

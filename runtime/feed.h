@@ -12,7 +12,7 @@
 #include "runtime/loader.h"
 
 /* Decides how the set will reach the device, and how much of its memory that takes.
- *   batch   samples of one submission
+ *   batch   samples of one submission of this replica
  *   left    bytes that the device can give; the set is streamed when it is larger
  *   stream  in any case */
 InfCode inf_feed_plan(InfError *e, InfLoader *l, uint64_t batch, uint64_t left, bool stream,
@@ -25,8 +25,8 @@ InfCode inf_feed_place(InfError *e, InfLoader *l, InfEngine *m, unsigned char *a
 /* Ends the loader thread; before the device and the set are closed. */
 void inf_feed_close(InfLoader *l);
 
-/* Says where the submission's samples are, position .. position + batch of the epoch; sends them
- * when they are streamed. */
+/* Says where the submission's samples are, position .. position + batch of the epoch, or what of
+ * these is there; sends them when they are streamed. */
 void inf_feed_send(InfLoader *l, InfEngine *m, uint64_t position, InfDeviceMoment *out);
 
 /* Puts one microbatch into the inputs that chunk `local` of this rank reads; while a graph is

@@ -19,7 +19,9 @@
 /* Where a device with memory of its own finds the samples; feed.h. */
 typedef struct InfFeed {
     bool resident;       /* the whole set, else only the batches on their way */
-    uint64_t batch;      /* samples of a submission */
+    uint64_t batch;      /* samples of a submission of this replica */
+    uint64_t before;     /* in an epoch, of other replicas before its first one */
+    uint64_t stride;     /* samples of all replicas: from its submission to the next one */
     uint64_t next;       /* streamed submissions so far */
     unsigned char *rows; /* on the device */
     unsigned char *labels;

@@ -18,8 +18,9 @@ typedef struct NcclFunctions {
 struct InfNccl {
     NcclFunctions call;
     void *library;
-    NcclComm messages, all; /* NULL: not open */
-    int version;            /* 22809 is 2.28.9 */
+    NcclComm messages, all, replicas; /* NULL: not open */
+    int replica, count;               /* this one, of how many */
+    int version;                      /* 22809 is 2.28.9 */
 };
 
 static const char *const library_names[] = {"libnccl.so.2", "libnccl.so", NULL};
@@ -53,7 +54,10 @@ static InfCode load(InfError *e, InfNccl *n) {
     return INF_OK;
 }
 
-/* Rank 0 makes the names of the communicators and tells them to the others. */
+/* Whether replicas do anything together, perhaps one of them alone. */
+static bool has_replicas(const Plan *plan) { return plan->dp > 1 || plan->nbucket > 0; }
+
+/* Rank 0 makes the names of the communicators of all and tells them to the others. */
 static InfCode open_both(InfError *e, InfNccl *n, const InfGroup *group) {
     NcclId id[2];
     int rank = group ? group->rank : 0, count = group ? group->count : 1;
@@ -62,6 +66,24 @@ static InfCode open_both(InfError *e, InfNccl *n, const InfGroup *group) {
     if (count > 1) TRY(group->transport->broadcast(e, 0, id, sizeof id));
     CHECK(open, &n->messages, count, id[0], rank);
     CHECK(open, &n->all, count, id[1], rank);
+    return INF_OK;
+}
+
+/* Replica 0 of each rank of the pipeline makes the name of theirs; everyone hears of all names. */
+static InfCode open_replicas(InfError *e, InfNccl *n, const Plan *plan, const InfGroup *group) {
+    NcclId id, *all = NULL;
+    int first = group ? group->rank - group->replica : 0;
+    memset(&id, 0, sizeof id);
+    if (n->replica == 0) CHECK(unique, &id);
+    if (n->count > 1) {
+        all = calloc((size_t)inf_plan_processes(plan), sizeof *all);
+        if (!all) return inf_fail(e, INF_IO, "out of memory");
+        InfCode code = group->transport->gather(e, &id, sizeof id, all);
+        id = all[first];
+        free(all);
+        TRY(code);
+    }
+    CHECK(open, &n->replicas, n->count, id, n->replica);
     return INF_OK;
 }
 
@@ -85,8 +107,8 @@ static void find_peers(const Plan *plan, const Peers *p) {
 
 /* One small message over every connection that the plan uses, and one exchange of each kind:
  * libraries connect when they are first asked to, which must not be during a capture. */
-static InfCode connect_all(InfError *e, InfNccl *n, const Plan *plan, CuAddress scratch,
-                           CuStream stream) {
+static InfCode connect_ranks(InfError *e, InfNccl *n, const Plan *plan, CuAddress scratch,
+                             CuStream stream) {
     void *out = (void *)(uintptr_t)scratch, *in = (void *)(uintptr_t)(scratch + 4);
     InfHalf *half = calloc(2 * (size_t)plan->ranks, sizeof *half);
     bool *used = calloc(2 * (size_t)plan->ranks, sizeof *used);
@@ -95,8 +117,9 @@ static InfCode connect_all(InfError *e, InfNccl *n, const Plan *plan, CuAddress 
     if (!half || !used) code = inf_fail(e, INF_IO, "out of memory");
     if (code == INF_OK) find_peers(plan, &(Peers){used, used + plan->ranks});
     for (int r = 0; r < plan->ranks && code == INF_OK; r++) {
-        if (used[r]) half[count++] = (InfHalf){true, r, out, 4};
-        if (used[plan->ranks + r]) half[count++] = (InfHalf){false, r, in, 4};
+        int peer = n->replica + n->count * r;
+        if (used[r]) half[count++] = (InfHalf){true, peer, out, 4};
+        if (used[plan->ranks + r]) half[count++] = (InfHalf){false, peer, in, 4};
     }
     if (code == INF_OK && count > 0) code = inf_nccl_exchange(e, n, half, count, stream);
     free(half);
@@ -106,20 +129,40 @@ static InfCode connect_all(InfError *e, InfNccl *n, const Plan *plan, CuAddress 
     return inf_nccl_sum(e, n, in, 1, stream);
 }
 
+/* The same of what replicas do: once around all of them. */
+static InfCode connect_replicas(InfError *e, InfNccl *n, const Plan *plan, CuAddress scratch,
+                                CuStream stream) {
+    float *at = (float *)(uintptr_t)scratch;
+    TRY(inf_nccl_add(e, n, &(InfAddend){at, 1}, 1, stream));
+    if (plan->nshard == 0) return INF_OK;
+    TRY(inf_nccl_scatter(e, n, at, 1, stream));
+    return inf_nccl_spread(e, n, at, sizeof *at, stream);
+}
+
+uint64_t inf_nccl_scratch(const Plan *plan) {
+    uint64_t replicas = (uint64_t)inf_plan_replicas(plan);
+    return (replicas > 2 ? replicas : 2) * sizeof(float);
+}
+
 InfCode inf_nccl_open(InfError *e, const Plan *plan, const InfGroup *group, CuAddress scratch,
                       CuStream stream, InfNccl **out) {
     InfNccl *n = calloc(1, sizeof *n);
     *out = n;
     if (!n) return inf_fail(e, INF_IO, "out of memory");
+    n->replica = group ? group->replica : 0;
+    n->count = group ? inf_plan_replicas(plan) : 1;
     TRY(load(e, n));
     TRY(open_both(e, n, group));
-    return connect_all(e, n, plan, scratch, stream);
+    if (has_replicas(plan)) TRY(open_replicas(e, n, plan, group));
+    TRY(connect_ranks(e, n, plan, scratch, stream));
+    return n->replicas ? connect_replicas(e, n, plan, scratch, stream) : INF_OK;
 }
 
 void inf_nccl_close(InfNccl *n) {
     if (!n) return;
     if (n->messages) n->call.close(n->messages);
     if (n->all) n->call.close(n->all);
+    if (n->replicas) n->call.close(n->replicas);
     if (n->library) dlclose(n->library);
     free(n);
 }
@@ -149,5 +192,29 @@ InfCode inf_nccl_broadcast(InfError *e, InfNccl *n, int root, void *at, uint64_t
 
 InfCode inf_nccl_sum(InfError *e, InfNccl *n, float *at, uint64_t count, CuStream stream) {
     CHECK(sum, at, at, (size_t)count, NCCL_TYPE_F32, NCCL_SUM, n->all, stream);
+    return INF_OK;
+}
+
+/* --- between replicas --- */
+
+InfCode inf_nccl_add(InfError *e, InfNccl *n, const InfAddend *part, uint32_t count,
+                     CuStream stream) {
+    CHECK(group_begin);
+    for (uint32_t i = 0; i < count; i++)
+        CHECK(sum, part[i].at, part[i].at, (size_t)part[i].count, NCCL_TYPE_F32, NCCL_SUM,
+              n->replicas, stream);
+    CHECK(group_end);
+    return INF_OK;
+}
+
+InfCode inf_nccl_scatter(InfError *e, InfNccl *n, float *all, uint64_t each, CuStream stream) {
+    float *own = all + (uint64_t)n->replica * each;
+    CHECK(scatter, all, own, (size_t)each, NCCL_TYPE_F32, NCCL_SUM, n->replicas, stream);
+    return INF_OK;
+}
+
+InfCode inf_nccl_spread(InfError *e, InfNccl *n, void *all, uint64_t each, CuStream stream) {
+    const unsigned char *own = (const unsigned char *)all + (uint64_t)n->replica * each;
+    CHECK(spread, own, all, (size_t)each, NCCL_TYPE_U8, n->replicas, stream);
     return INF_OK;
 }

@@ -1,11 +1,17 @@
 /* nccl.h - messages and exchanges between devices, by NCCL.
  *
- * Loaded with dlopen when a run has messages between devices. There are two communicators: one for
- * messages and one for what all ranks do together. NCCL has no tags: between two ranks messages
- * match by their order, which the plan proves to be the same at both ends. Everything is enqueued
- * on a stream, also on one that is being captured; all connections are made by inf_nccl_open, so
- * that nothing has to be set up during a capture. Whether an exchange is captured must be the same
- * on all ranks.
+ * Loaded with dlopen when a run has messages between devices. There are three communicators: one
+ * for messages, one for what all ranks do together, and one for what the replicas of a pipeline's
+ * rank do. NCCL has no tags: between two ranks messages match by their order, which the plan proves
+ * to be the same at both ends; replicas run one plan. Everything is enqueued on a stream, also on
+ * one that is being captured; all connections are made by inf_nccl_open, so that nothing has to be
+ * set up during a capture. Whether an exchange is captured must be the same on all ranks.
+ *
+ * In one stream, what a rank enqueues in the order of its plan never waits for ever: messages alone
+ * do not, and between replicas, which are at the same place of the same plan, a sum adds nothing
+ * to wait for. In a graph, sums and messages have a lane each (order.h), which leaves out some of
+ * that order and adds none; a device has room for one kernel of each at a time beside its own
+ * work, which ends. So neither lane can keep the other from running.
  */
 #ifndef INF_RUNTIME_NCCL_H
 #define INF_RUNTIME_NCCL_H
@@ -20,9 +26,12 @@ typedef struct InfNccl InfNccl;
 /* Loads the library and connects this rank with all that it has messages for; all ranks together,
  * with the device's context current. What is enqueued on `stream` is to be waited for.
  *   group     NULL: this rank alone, which may send messages to itself
- *   scratch   8 bytes of device memory */
+ *   scratch   inf_nccl_scratch bytes of device memory */
 InfCode inf_nccl_open(InfError *e, const Plan *plan, const InfGroup *group, CuAddress scratch,
                       CuStream stream, InfNccl **out);
+
+/* What inf_nccl_open needs to try everything once. */
+uint64_t inf_nccl_scratch(const Plan *plan);
 
 /* In good order and in bad: does not wait for other ranks. NULL: nothing. */
 void inf_nccl_close(InfNccl *n);
@@ -37,5 +46,13 @@ InfCode inf_nccl_broadcast(InfError *e, InfNccl *n, int root, void *at, uint64_t
 
 /* Sum over all ranks, in place: exact where at most one has another value than 0. */
 InfCode inf_nccl_sum(InfError *e, InfNccl *n, float *at, uint64_t count, CuStream stream);
+
+/* Over the replicas of this rank: sums of some vectors at once, in place; the sum of elements [r *
+ * each, (r + 1) * each) to replica r, in place; bytes [r * each, (r + 1) * each) of replica r to
+ * all, in place. All replicas get the same bits, and in every run of as many. */
+InfCode inf_nccl_add(InfError *e, InfNccl *n, const InfAddend *part, uint32_t count,
+                     CuStream stream);
+InfCode inf_nccl_scatter(InfError *e, InfNccl *n, float *all, uint64_t each, CuStream stream);
+InfCode inf_nccl_spread(InfError *e, InfNccl *n, void *all, uint64_t each, CuStream stream);
 
 #endif

@@ -34,10 +34,10 @@ void inf_order_use(InfOrder *o, uint64_t begin, uint64_t bytes, bool written) {
     if (bytes > 0) o->reach[o->reach_count++] = (InfReach){begin, end, written};
 }
 
-void inf_order_end(InfOrder *o, double cost_us, bool message) {
+void inf_order_end(InfOrder *o, double cost_us, InfLane lane) {
     INF_ASSERT(o->count / 64 < o->words);
     o->launch[o->count].cost_us = cost_us;
-    o->launch[o->count].lane = message ? INF_LANE_messages : INF_LANE_beside;
+    o->launch[o->count].lane = inf_lane_is_joint(lane) ? lane : INF_LANE_beside;
     o->launch[++o->count].first = o->reach_count;
 }
 
@@ -170,12 +170,13 @@ static bool find_all_waits(InfOrder *o) {
 /* --- lanes --- */
 
 /* From the last launch back: by then a launch has heard from all that wait for it. Of chains of
- * equal length the one through the earliest launch counts. Returns what all but messages take. */
+ * equal length the one through the earliest launch counts. Returns what all but those with
+ * a lane of their own take. */
 static double find_chains(InfOrder *o) {
     double sum_us = 0;
     for (uint32_t i = 0; i < o->count; i++) {
         o->launch[i].next = o->count;
-        if (o->launch[i].lane != INF_LANE_messages) sum_us += o->launch[i].cost_us;
+        if (!inf_lane_is_joint(o->launch[i].lane)) sum_us += o->launch[i].cost_us;
     }
     for (uint32_t i = o->count; i-- > 0;) {
         InfOrderLaunch *l = &o->launch[i];
@@ -195,7 +196,7 @@ void inf_order_plan(InfOrder *o) {
     if (!o->on) return;
     double beside_us = find_chains(o);
     for (uint32_t i = 0; i < o->count; i = o->launch[i].next) {
-        if (o->launch[i].lane == INF_LANE_messages) continue;
+        if (inf_lane_is_joint(o->launch[i].lane)) continue;
         o->launch[i].lane = INF_LANE_main;
         beside_us -= o->launch[i].cost_us;
     }

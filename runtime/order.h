@@ -4,8 +4,9 @@
  * A device pays for every edge between parallel parts of a graph, so there are two lanes only: the
  * longest chain of launches that have to wait for each other, and one beside it for the others:
  * gradients of weights, sums of metrics. Messages between ranks, which wait for others, have a
- * third one. Within a lane launches follow one another. The results are the same: every launch sees
- * the same bytes.
+ * third one, and what replicas do together a fourth: each of the two keeps one order on all ranks
+ * that take part. Within a lane launches follow one another. The results are the same: every launch
+ * sees the same bytes.
  *
  * Used in two rounds over the same launches: a survey (use, end), then `plan`, then `next`.
  */
@@ -26,7 +27,16 @@ typedef struct InfReach {
 
 enum { INF_ORDER_TOKENS = 1 << 20 };
 
-typedef enum InfLane { INF_LANE_main, INF_LANE_beside, INF_LANE_messages, INF_LANE_COUNT } InfLane;
+typedef enum InfLane {
+    INF_LANE_main,
+    INF_LANE_beside,
+    INF_LANE_messages,
+    INF_LANE_replicas,
+    INF_LANE_COUNT
+} InfLane;
+
+/* Whether a launch waits for other ranks: it then has the lane that it was given. */
+static inline bool inf_lane_is_joint(InfLane lane) { return lane >= INF_LANE_messages; }
 
 /* What the survey knows of a launch. `first` and `wait` are of lists that end where those of the
  * next launch begin. */
@@ -61,9 +71,9 @@ InfCode inf_order_open(InfError *e, uint32_t launches, uint32_t reaches, InfOrde
 void inf_order_close(InfOrder *o);
 
 /* Survey: notes a range of the next launch; ends it.
- *   message   it is one: for the third lane */
+ *   lane   INF_LANE_main: whichever of the first two is found for it */
 void inf_order_use(InfOrder *o, uint64_t begin, uint64_t bytes, bool written);
-void inf_order_end(InfOrder *o, double cost_us, bool message);
+void inf_order_end(InfOrder *o, double cost_us, InfLane lane);
 
 /* Ends the survey and chooses lanes: one where a second would gain too little. The order goes off
  * where there is no memory for it. */

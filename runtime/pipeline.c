@@ -2,6 +2,7 @@
 #include "runtime/pipeline.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "runtime/check.h"
 #include "runtime/shards.h"
@@ -21,24 +22,33 @@ static InfCode open_sums(InfError *e, InfPipeline *p) {
         p->first_sum[i + 1] = (uint32_t)total;
     }
     p->sum = calloc((size_t)total + 1, sizeof *p->sum);
+    return p->sum ? INF_OK : inf_fail(e, INF_IO, "out of memory");
+}
+
+static InfCode open_replicas(InfError *e, InfPipeline *p) {
+    const Plan *plan = p->plan;
     p->scalars = calloc((size_t)inf_plan_processes(plan), (size_t)plan->finish.loss_bytes + 1);
-    return p->sum && p->scalars ? INF_OK : inf_fail(e, INF_IO, "out of memory");
+    if (!p->scalars) return inf_fail(e, INF_IO, "out of memory");
+    return p->way == &inf_pipeline_host ? open_sums(e, p) : INF_OK;
 }
 
 InfCode inf_pipeline_open(InfError *e, const Plan *plan, InfGroup *group, InfPipeline *out) {
     size_t n = (size_t)plan->nmessage + 1;
+    bool shared = inf_device_find(plan)->shared;
     *out = (InfPipeline){.plan = plan,
                          .group = group,
                          .rank = plan->rank,
                          .replica = group ? group->replica : 0,
                          .replicas = group ? inf_plan_replicas(plan) : 1,
-                         .transport = group ? group->transport : NULL};
+                         .transport = group ? group->transport : NULL,
+                         .way = shared ? &inf_pipeline_host : &inf_pipeline_device};
+    out->adds = out->replicas > 1 || (!shared && plan->nbucket > 0);
     out->received = calloc(n, sizeof *out->received);
     out->sent = calloc(n, sizeof *out->sent);
     out->pending = calloc(n, sizeof *out->pending);
     if (!out->received || !out->sent || !out->pending) return inf_fail(e, INF_IO, "out of memory");
     TRY(inf_shards_open(e, out));
-    return out->replicas > 1 ? open_sums(e, out) : INF_OK;
+    return out->replicas > 1 ? open_replicas(e, out) : INF_OK;
 }
 
 void inf_pipeline_close(InfPipeline *p) {
@@ -115,6 +125,7 @@ void inf_pipeline_begin(InfPipeline *p, bool together) {
 /* ---- messages --- */
 
 void inf_pipeline_poll(InfPipeline *p) {
+    if (p->way != &inf_pipeline_host) return;
     if (p->npending > 0 || p->nbegun > 0 || p->shards) p->transport->poll();
 }
 
@@ -122,29 +133,40 @@ void inf_pipeline_at(InfPipeline *p, int64_t step, int32_t task) {
     if (p->group) inf_group_at(p->group, step, task);
 }
 
-static const InfPipelineWay *way(const InfEngine *m) {
-    return m->table->shared ? &inf_pipeline_host : &inf_pipeline_device;
-}
-
 uint32_t inf_pipeline_message(InfPipeline *p, InfEngine *m, const PlanTask *task, uint32_t count) {
-    return way(m)->message(p, m, task, count);
+    return p->way->message(p, m, task, count);
 }
 
 void inf_pipeline_before(InfPipeline *p, const InfEngine *m, const PlanTask *task) {
-    if (way(m)->before) way(m)->before(p, task);
+    if (p->way->before) p->way->before(p, task);
+    (void)m;
 }
 
 void inf_pipeline_reduce(InfPipeline *p, InfEngine *m, uint32_t bucket) {
-    INF_ASSERT(p->replicas > 1 && bucket < p->plan->nbucket && !p->begun[bucket]);
-    p->begun[bucket] = true;
-    p->nbegun++;
-    p->collectives++;
-    way(m)->reduce(p, m, bucket);
+    INF_ASSERT(p->adds && bucket < p->plan->nbucket);
+    p->way->reduce(p, m, bucket);
 }
 
 void inf_pipeline_reduced(InfPipeline *p, uint32_t bucket) {
-    INF_ASSERT(p->replicas > 1 && bucket < p->plan->nbucket && p->begun[bucket]);
+    INF_ASSERT(p->adds && bucket < p->plan->nbucket);
+    if (!p->begun) return;
+    INF_ASSERT(p->begun[bucket]);
     p->nrow++;
+}
+
+void inf_pipeline_reduced_all(InfPipeline *p) {
+    if (!p->adds) return;
+    INF_ASSERT(p->nbegun == p->plan->nbucket);
+    p->collectives += p->nbegun;
+    p->nbegun = 0;
+}
+
+void inf_pipeline_gather(InfPipeline *p, InfEngine *m) {
+    const PlanFinish *f = &p->plan->finish;
+    unsigned char *own = m->home[PLAN_REGION_scalar] + f->loss;
+    if (p->replicas == 1 || !inf_pipeline_works(p)) return;
+    inf_pipeline_note(p, p->transport->gather(&p->error, own, (uint64_t)f->loss_bytes, p->scalars));
+    memcpy(own, inf_pipeline_scalars(p, p->replica) + f->loss, (size_t)f->loss_bytes);
 }
 
 const unsigned char *inf_pipeline_scalars(const InfPipeline *p, int r) {
@@ -154,10 +176,12 @@ const unsigned char *inf_pipeline_scalars(const InfPipeline *p, int r) {
 }
 
 void inf_pipeline_settle(InfPipeline *p, InfEngine *m, bool gradients) {
-    way(m)->settle(p, m, gradients);
+    p->way->settle(p, m, gradients);
 }
 
-void inf_pipeline_norm(InfPipeline *p, InfEngine *m) { way(m)->norm(p, m); }
+void inf_pipeline_norm(InfPipeline *p, InfEngine *m) { p->way->norm(p, m); }
+
+void inf_pipeline_spread(InfPipeline *p, InfEngine *m) { p->way->spread(p, m); }
 
 int inf_pipeline_stop_signal(InfPipeline *p) {
     int number = 0;

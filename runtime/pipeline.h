@@ -42,11 +42,13 @@ struct InfPipeline {
     InfRequest *received, *sent; /* by message */
     uint32_t *pending;           /* messages sent and not waited for */
     uint32_t npending;
+    bool adds; /* buckets are summed, over the replicas or, where a device is told to, of one */
+    const struct InfPipelineWay *way;
     InfRequest *sum;        /* of the buckets, piece by piece */
     uint32_t *first_sum;    /* by bucket, and their end */
-    bool *begun;            /* by bucket: its sum, in this step */
+    bool *begun;            /* by bucket: its sum, in this step; NULL on a device */
     uint32_t nbegun, nrow;  /* in this step: buckets begun, rows of the table passed */
-    int64_t collectives;    /* buckets summed since the start */
+    int64_t collectives;    /* buckets summed by the steps so far */
     unsigned char *scalars; /* what every process had in PlanFinish.loss after a forward program */
     struct InfShards *shards; /* where replicas share the optimizer's work: shards.h; else NULL */
     InfIdle idle;
@@ -88,8 +90,16 @@ uint32_t inf_pipeline_message(InfPipeline *p, InfEngine *m, const PlanTask *task
 void inf_pipeline_reduce(InfPipeline *p, InfEngine *m, uint32_t bucket);
 void inf_pipeline_reduced(InfPipeline *p, uint32_t bucket);
 
-/* Replica r's scalar region after a program that only goes forward: loss, counts and metrics of it
- * may be read. With several replicas only. */
+/* A step's work is handed over: every bucket is summed in it, once. */
+void inf_pipeline_reduced_all(InfPipeline *p);
+
+/* What a program that only goes forward has left in the scalars that the host sees: each replica's
+ * own, to all of its ranks; and everyone has them all. Where work is done beside the host, once it
+ * has come back. */
+void inf_pipeline_gather(InfPipeline *p, InfEngine *m);
+
+/* Replica r's scalar region after that: loss, counts and metrics of it may be read. With several
+ * replicas only. */
 const unsigned char *inf_pipeline_scalars(const InfPipeline *p, int r);
 
 /* Before a task that computes: what it uses is there, what it overwrites is gone. */
@@ -103,8 +113,11 @@ void inf_pipeline_settle(InfPipeline *p, InfEngine *m, bool gradients);
 /* The norm's squares of all ranks, before the update. */
 void inf_pipeline_norm(InfPipeline *p, InfEngine *m);
 
-/* How many launches settle and norm add to a step on a device, norm's own kernels apart, and with
- * how many arguments. */
+/* With zero = 1, behind the update: what it changed goes to all replicas. */
+void inf_pipeline_spread(InfPipeline *p, InfEngine *m);
+
+/* How many launches buckets, settle, norm and spread add to a step on a device, the plan's own
+ * kernels apart, and with how many arguments. */
 InfLaunches inf_pipeline_launches(const InfPipeline *p);
 
 /* Whether a signal asks any rank to stop, the same on all ranks at once: an exchange of its own. */
@@ -143,6 +156,7 @@ typedef struct InfPipelineWay {
     void (*reduce)(InfPipeline *p, InfEngine *m, uint32_t bucket);
     void (*settle)(InfPipeline *p, InfEngine *m, bool gradients);
     void (*norm)(InfPipeline *p, InfEngine *m);
+    void (*spread)(InfPipeline *p, InfEngine *m);
 } InfPipelineWay;
 
 extern const InfPipelineWay inf_pipeline_host, inf_pipeline_device;

@@ -101,6 +101,9 @@ static void reduce(InfPipeline *p, InfEngine *m, uint32_t bucket) {
     const PlanBucket *b = &p->plan->bucket[bucket];
     float *from = at(m, PLAN_REGION_grad, b->at);
     uint64_t count = (uint64_t)b->bytes / sizeof *from, most = p->transport->add_max;
+    INF_ASSERT(!p->begun[bucket]);
+    p->begun[bucket] = true;
+    p->nbegun++;
     if (p->plan->ordered) return; /* at the end of the step: inf_ordered_finish */
     if (inf_shards_on(p)) {
         inf_shards_reduce(p, m, bucket);
@@ -124,7 +127,8 @@ static void finish_sums(InfPipeline *p, InfEngine *m) {
     for (uint32_t i = 0; i < p->first_sum[n] && inf_pipeline_works(p); i++)
         inf_pipeline_note(p, p->transport->wait(&p->error, &p->sum[i]));
     memset(p->begun, 0, n * sizeof *p->begun);
-    p->nbegun = p->nrow = 0;
+    p->nrow = 0;
+    inf_pipeline_reduced_all(p);
 }
 
 /* Loss, counts and metrics of the replicas of the last chunk. */
@@ -148,22 +152,13 @@ static void add_losses(InfPipeline *p, InfEngine *m) {
     }
 }
 
-/* After a forward program: each replica's own, to all of its ranks; and everyone has them all. */
-static void gather_losses(InfPipeline *p, InfEngine *m) {
-    const PlanFinish *f = &p->plan->finish;
-    void *own = at(m, PLAN_REGION_scalar, f->loss);
-    if (!inf_pipeline_works(p)) return;
-    inf_pipeline_note(p, p->transport->gather(&p->error, own, (uint64_t)f->loss_bytes, p->scalars));
-    memcpy(own, inf_pipeline_scalars(p, p->replica) + f->loss, (size_t)f->loss_bytes);
-}
-
 static void settle(InfPipeline *p, InfEngine *m, bool gradients) {
     const PlanFinish *f = &p->plan->finish;
     double begin = inf_clock_ms();
     finish_sends(p, NULL);
     if (gradients) add_losses(p, m);
     if (!gradients && p->replicas > 1)
-        gather_losses(p, m);
+        inf_pipeline_gather(p, m);
     else if (inf_pipeline_works(p))
         inf_pipeline_note(p, p->transport->broadcast(&p->error, p->replicas * f->loss_rank,
                                                      at(m, PLAN_REGION_scalar, f->loss),
@@ -189,5 +184,9 @@ static void norm(InfPipeline *p, InfEngine *m) {
     if (squares[f->nsquares] > 0) p->stop = inf_pipeline_stop_signal(p);
 }
 
-const InfPipelineWay inf_pipeline_host = {
-    .message = message, .before = before, .reduce = reduce, .settle = settle, .norm = norm};
+const InfPipelineWay inf_pipeline_host = {.message = message,
+                                          .before = before,
+                                          .reduce = reduce,
+                                          .settle = settle,
+                                          .norm = norm,
+                                          .spread = inf_shards_spread};

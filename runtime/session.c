@@ -124,7 +124,8 @@ static InfCode plan_feeds(InfError *e, InfSession *s, uint64_t bytes[FEEDS]) {
     InfEngine *m = &s->engine;
     bool training = s->options->command != CMD_eval;
     uint64_t arena = 0, left = m->table->available(m->device);
-    uint64_t batch = training ? inf_global_batch(s->plan) : (uint64_t)s->plan->program[1].batch;
+    uint64_t own = inf_global_batch(s->plan) / (uint64_t)inf_plan_replicas(s->plan);
+    uint64_t batch = training ? own : (uint64_t)s->plan->program[1].batch;
     bool stream = inf_option_given(s->options, OPT_stream);
     TRY(inf_engine_bytes(e, s->engine.bytes, &arena));
     if (!inf_add(arena, spare_bytes, &arena)) arena = UINT64_MAX;

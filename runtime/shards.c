@@ -14,7 +14,7 @@ struct InfShards {
 
 InfCode inf_shards_open(InfError *e, InfPipeline *p) {
     const Plan *plan = p->plan;
-    if (plan->nshard == 0 || p->replicas == 1) return INF_OK;
+    if (plan->nshard == 0 || !p->adds) return INF_OK;
     InfShards *s = p->shards = calloc(1, sizeof *s);
     if (!s) return inf_fail(e, INF_IO, "out of memory");
     s->reduced = calloc((size_t)plan->nbucket + 1, sizeof *s->reduced);
@@ -134,7 +134,7 @@ static void add_uses(const InfParam *p, const InfEngine *m, Piece piece, float *
 InfCode inf_shards_values(InfError *e, const InfParam *p, const InfEngine *m, int which,
                           float *stored) {
     const InfTransport *t = inf_engine_transport(m);
-    int64_t total = inf_param_stored(p), most = (int64_t)t->add_max;
+    int64_t total = inf_param_stored(p), most = t ? (int64_t)t->add_max : 1;
     Piece piece;
     memset(stored, 0, (size_t)total * sizeof *stored);
     for (uint32_t i = 0; i < m->plan->nshard; i++) {
@@ -146,6 +146,7 @@ InfCode inf_shards_values(InfError *e, const InfParam *p, const InfEngine *m, in
             memcpy(stored + piece.from, state_at(m, which - INF_VALUES_state, s) + piece.at,
                    (size_t)(piece.to - piece.from) * sizeof *stored);
     }
+    if (m->pipeline->replicas == 1) return INF_OK;
     for (int64_t done = 0, n; done < total; done += n) {
         InfRequest request = {.busy = false};
         n = total - done < most ? total - done : most;

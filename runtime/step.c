@@ -2,6 +2,7 @@
 #include "runtime/step.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "runtime/feed.h"
 #include "runtime/kernels.h"
@@ -13,7 +14,7 @@
 /* What of a program's tasks to run. */
 typedef struct Work {
     uint32_t program;
-    uint64_t position, end; /* of the set */
+    uint64_t position, end; /* of the set: this replica's first sample, and where samples end */
     bool update;
     bool bare; /* inputs are where they belong, and no results come back: see inf_forward */
 } Work;
@@ -41,7 +42,8 @@ static float mean_of(const InfEngine *m, const PlanMetric *metric) {
 /* The samples that the forward of a chunk reads. */
 static void stage(InfEngine *m, const InfLoader *l, const Work *work, const PlanTask *task) {
     const PlanProgram *program = &m->plan->program[work->program];
-    uint64_t first = (uint64_t)m->env.microbatch * (uint64_t)program->batch;
+    uint64_t microbatch = task->microbatch > 0 ? (uint64_t)task->microbatch : 0;
+    uint64_t first = microbatch * (uint64_t)program->batch;
     bool any = false;
     for (uint32_t i = 0; i < program->ninput; i++)
         any = any || program->input[i].local == task->local;
@@ -123,8 +125,8 @@ static int64_t microbatch_of(const InfEngine *m, const Work *work, const PlanTas
     return task->microbatch >= 0 ? before + task->microbatch : 0;
 }
 
-/* Whether there are others whose gradients count. */
-static bool adds_replicas(const InfEngine *m) { return m->pipeline && m->pipeline->replicas > 1; }
+/* Whether there are others whose gradients count, or it is done as if there were. */
+static bool adds_replicas(const InfEngine *m) { return m->pipeline && m->pipeline->adds; }
 
 /* Task `i` of the plan, no message; before a forward, its samples. */
 static void enqueue_task(InfEngine *m, const InfLoader *l, const Work *work, uint32_t i) {
@@ -165,7 +167,7 @@ static void walk_tasks(InfEngine *m, const InfLoader *l, const Work *work, RunTa
             done = post_messages(m, i, end);
         else
             run(m, l, work, i);
-        if (exchanges && inf_shards_on(m->pipeline)) inf_shards_spread(m->pipeline, m);
+        if (exchanges && inf_shards_on(m->pipeline)) inf_pipeline_spread(m->pipeline, m);
     }
     if (m->pipeline && !training) inf_pipeline_settle(m->pipeline, m, false);
     leave(m, work);
@@ -189,6 +191,17 @@ static InfLaunches chunk_launches(const InfEngine *m, uint32_t index) {
     return sum;
 }
 
+/* The plan's kernels between what ranks exchange before and behind an update. */
+static InfLaunches finish_launches(const InfEngine *m) {
+    const Plan *plan = m->plan;
+    InfLaunches all = chunk_launches(m, (uint32_t)plan->finish.norm);
+    if (!inf_shards_on(m->pipeline)) return all;
+    add_launches(&all, chunk_launches(m, (uint32_t)plan->finish.blocks_program));
+    for (uint32_t i = 0; i < plan->nchunk; i++)
+        if (strcmp(plan->chunk[i].name, "copy") == 0) add_launches(&all, chunk_launches(m, i));
+    return all;
+}
+
 /* Launches of tasks [begin, end) and around them, and the arguments of all. */
 static InfLaunches count_tasks(const InfEngine *m, uint32_t begin, uint32_t end) {
     InfLaunches all = {2, 2};
@@ -198,8 +211,7 @@ static InfLaunches count_tasks(const InfEngine *m, uint32_t begin, uint32_t end)
         all.launches += 1;
         all.args += 3;
         if (task->kind <= PTASK_update) add_launches(&all, chunk_launches(m, task->program));
-        if (m->pipeline && task->kind == PTASK_update)
-            add_launches(&all, chunk_launches(m, (uint32_t)m->plan->finish.norm));
+        if (m->pipeline && task->kind == PTASK_update) add_launches(&all, finish_launches(m));
     }
     INF_ASSERT(all.launches < UINT32_MAX && all.args < UINT32_MAX);
     return all;
@@ -215,6 +227,7 @@ static void record(InfEngine *m, const InfLoader *l, const Work *work, const uin
     /* Without memory for it each launch waits for the one before. */
     if (inf_order_open(&none, (uint32_t)most.launches, (uint32_t)most.args, &m->order) != INF_OK)
         inf_error_free(&none);
+    uint32_t begun = m->pipeline ? m->pipeline->nbegun : 0;
     for (int round = m->order.on ? 0 : 1; round < 2; round++) {
         if (round == 1) m->table->record(m->device, m->order.on ? m->order.count : 0);
         if (task)
@@ -226,6 +239,14 @@ static void record(InfEngine *m, const InfLoader *l, const Work *work, const uin
     m->table->keep(m->device, (int)which);
     inf_order_close(&m->order);
     m->graph[which] = true;
+    if (!m->pipeline) return;
+    m->sums[which] = m->pipeline->nbegun - begun;
+    m->pipeline->nbegun = begun;
+}
+
+static void replay_graph(InfEngine *m, uint32_t which) {
+    m->table->replay(m->device, (int)which);
+    if (m->pipeline) m->pipeline->nbegun += m->sums[which];
 }
 
 /* The same on all ranks: an exchange is recorded by all or by none. */
@@ -244,7 +265,7 @@ static void replay_task(InfEngine *m, const InfLoader *l, const Work *work, uint
         return;
     }
     if (!m->graph[which]) record(m, l, work, &i);
-    m->table->replay(m->device, (int)which);
+    replay_graph(m, which);
 }
 
 static void replay(InfEngine *m, const InfLoader *l, const Work *work) {
@@ -255,7 +276,7 @@ static void replay(InfEngine *m, const InfLoader *l, const Work *work) {
         return;
     }
     if (!m->graph[work->program]) record(m, l, work, NULL);
-    m->table->replay(m->device, (int)work->program);
+    replay_graph(m, work->program);
 }
 
 /* Hands one submission over: replayed from graphs where there are some, recorded the first time. */
@@ -267,12 +288,18 @@ static void submit(InfEngine *m, InfLoader *l, const Work *work, InfTicket *tick
         replay(m, l, work);
     else
         enqueue(m, l, work);
+    if (m->pipeline && work->program == 0 && !m->table->shared)
+        inf_pipeline_reduced_all(m->pipeline);
     m->table->submitted(m->device);
 }
 
 static void submit_step(const InfSteps *s, InfEngine *m, InfLoader *l, const InfStepInput *in,
                         bool whole) {
-    Work work = {.program = 0, .position = in->position, .end = l->count, .update = whole};
+    uint64_t own = inf_global_batch(m->plan) / (uint64_t)inf_plan_replicas(m->plan);
+    Work work = {.program = 0,
+                 .position = in->position + (uint64_t)m->replica * own,
+                 .end = l->count,
+                 .update = whole};
     InfTicket ticket = {.moment = {.step = (uint64_t)in->step}, .applied = s->applied};
     for (int k = 0; k < INF_DEVICE_DEPTH; k++)
         fill_scalars(m->plan, &in->host, in->host.updates + k, ticket.scalar[k]);
@@ -362,12 +389,19 @@ static void add_sums(const InfEngine *m, const unsigned char *scalars, Sums *sum
     }
 }
 
+/* The oldest submission of a program that only goes forward. */
+static InfCode collect_forward(InfError *e, InfEngine *m) {
+    TRY(m->table->collect(e, m->device, m->base[PLAN_REGION_scalar]));
+    if (!m->pipeline) return INF_OK;
+    if (!m->table->shared) inf_pipeline_gather(m->pipeline, m);
+    return inf_pipeline_end(e, m->pipeline);
+}
+
 /* A batch of each replica, in the order of the set, but for those beyond its end. */
 static InfCode add_batches(InfError *e, InfEngine *m, uint64_t at, uint64_t end, Sums *sums) {
     uint64_t batch = (uint64_t)m->plan->program[1].batch;
     int replicas = sharers(m);
-    TRY(m->table->collect(e, m->device, m->base[PLAN_REGION_scalar]));
-    if (m->pipeline) TRY(inf_pipeline_end(e, m->pipeline));
+    TRY(collect_forward(e, m));
     for (int r = 0; r < replicas && at + (uint64_t)r * batch < end; r++)
         add_sums(m,
                  replicas > 1 ? inf_pipeline_scalars(m->pipeline, r)
@@ -384,7 +418,7 @@ static void submit_eval(InfEngine *m, InfLoader *l, uint32_t program, uint64_t p
 
 InfCode inf_step_forward(InfError *e, InfEngine *m, InfLoader *l, uint32_t program) {
     submit_eval(m, l, program, 0);
-    return m->table->collect(e, m->device, m->base[PLAN_REGION_scalar]);
+    return collect_forward(e, m);
 }
 
 static InfCode walk_set(InfError *e, InfEngine *m, InfLoader *l, Sums *sums, bool *stopped) {

@@ -82,6 +82,18 @@ for dtype in f32 bf16; do
             -D train.microbatches=4 -D eval.B=3 -D train.dtype=$dtype "${keys[@]}"
     done
 done
+# Replicas: one rank that adds up its buckets alone, the second time in small ones, the third as two
+# chunks; two replicas, which have the same global batch.
+for dtype in f32 bf16; do
+    for layout in sums:messages=chunks sums64:messages=chunks,bucket=64KB sums2:messages=chunks,vpp=2 sumsz:messages=chunks,zero=1,bucket=64KB \
+        dp2:dp=2 dp2z:dp=2,zero=1,bucket=64KB dp2v2:dp=2,vpp=2; do
+        keys=()
+        for key in $(tr , ' ' <<< "${layout#*:}"); do keys+=(-D "parallel.$key"); done
+        n=$([ "${layout#dp}" = "$layout" ] && echo 4 || echo 2)
+        cuda gpt2_tiny.$dtype.${layout%%:*} models/gpt2.it --arch=sm_90a "${gpt2_trained[@]}" -D train.B=1 \
+            -D train.microbatches=$n -D eval.B=3 -D train.dtype=$dtype "${keys[@]}"
+    done
+done
 # What two ranks on processors compute, for the losses of one on a device.
 "$INFINIC" models/gpt2.it -o "$out/pipeline.cpu" --target=cpu "${gpt2_trained[@]}" -D train.B=1 \
     -D train.microbatches=4 -D train.dtype=f32 -D parallel.pp=2

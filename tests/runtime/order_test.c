@@ -31,28 +31,28 @@ static InfOrder survey(double weights_us) {
     InfOrder o;
     assert_int_equal(inf_order_open(&e, 80, 200, &o), INF_OK);
     inf_order_use(&o, 0, UINT64_MAX, true); /* 0 enter */
-    inf_order_end(&o, 1, false);
+    inf_order_end(&o, 1, INF_LANE_main);
     inf_order_use(&o, 1000, 100, true); /* 1 layer 1 writes a */
-    inf_order_end(&o, 1, false);
+    inf_order_end(&o, 1, INF_LANE_main);
     inf_order_use(&o, 1000, 100, false); /* 2 layer 2 reads it, writes b */
     inf_order_use(&o, 2000, 10, true);
-    inf_order_end(&o, 1, false);
+    inf_order_end(&o, 1, INF_LANE_main);
     inf_order_use(&o, 1099, 1, false); /* 3 layer 2's weights: a and b to their gradient */
     inf_order_use(&o, 2000, 10, false);
     inf_order_use(&o, 5000, 8, true);
-    inf_order_end(&o, weights_us, false);
+    inf_order_end(&o, weights_us, INF_LANE_main);
     inf_order_use(&o, 2005, 1, false); /* 4 layer 2's input: b to c */
     inf_order_use(&o, 3000, 10, true);
     inf_order_use(&o, 1100, 0, true); /* nothing */
-    inf_order_end(&o, 13, false);
+    inf_order_end(&o, 13, INF_LANE_main);
     inf_order_use(&o, 3000, 1, false); /* 5 layer 1's weights: c, into the gradient behind */
     inf_order_use(&o, 5008, 8, true);
-    inf_order_end(&o, 1, false);
+    inf_order_end(&o, 1, INF_LANE_main);
     inf_order_use(&o, 5000, 16, false); /* 6 the update */
     inf_order_use(&o, 7000, 16, true);
-    inf_order_end(&o, 1, false);
+    inf_order_end(&o, 1, INF_LANE_main);
     inf_order_use(&o, 0, UINT64_MAX, true); /* 7 leave */
-    inf_order_end(&o, 1, false);
+    inf_order_end(&o, 1, INF_LANE_main);
     inf_order_plan(&o);
     return o;
 }
@@ -112,10 +112,10 @@ static void define_lanes(Definition *d) {
     for (int i = RANDOM_LAUNCHES; i-- > 0;) {
         int next = longest_behind(d, i);
         d->rest[i] = d->cost[i] + (next < RANDOM_LAUNCHES ? d->rest[next] : 0);
-        if (d->in[i] != INF_LANE_messages) beside_us += d->cost[i];
+        if (!inf_lane_is_joint(d->in[i])) beside_us += d->cost[i];
     }
     for (int i = 0; i < RANDOM_LAUNCHES; i = longest_behind(d, i)) {
-        if (d->in[i] == INF_LANE_messages) continue;
+        if (inf_lane_is_joint(d->in[i])) continue;
         d->in[i] = INF_LANE_main;
         beside_us -= d->cost[i];
     }
@@ -141,12 +141,14 @@ static uint32_t next_random(uint32_t *state) {
     return *state >> 12;
 }
 
-static void make_random(Definition *d, uint32_t seed, bool with_messages) {
+static void make_random(Definition *d, uint32_t seed, bool with_others) {
     *d = (Definition){0};
     for (int i = 0; i < RANDOM_LAUNCHES; i++) {
-        bool message = with_messages && next_random(&seed) % 5 == 0;
+        uint32_t which = with_others ? next_random(&seed) % 8 : 8;
         d->cost[i] = 1 + next_random(&seed) % 5;
-        d->in[i] = message ? INF_LANE_messages : INF_LANE_beside;
+        d->in[i] = which == 0   ? INF_LANE_replicas
+                   : which == 1 ? INF_LANE_messages
+                                : INF_LANE_beside;
         for (int k = 0; k < RANDOM_REACHES; k++) {
             uint64_t begin = next_random(&seed) % 400, bytes = 1 + next_random(&seed) % 9;
             if (next_random(&seed) % 20 == 0) bytes = 300;
@@ -173,7 +175,7 @@ static void test_random_steps(void **state) {
                 const InfReach *r = &d.reach[i][k];
                 inf_order_use(&o, r->begin, r->end - r->begin, r->written);
             }
-            inf_order_end(&o, d.cost[i], d.in[i] == INF_LANE_messages);
+            inf_order_end(&o, d.cost[i], inf_lane_is_joint(d.in[i]) ? d.in[i] : INF_LANE_main);
         }
         inf_order_plan(&o);
         for (int i = 0; i < RANDOM_LAUNCHES; i++) {
@@ -197,7 +199,7 @@ static void test_large_steps_are_quick(void **state) {
             uint64_t at = i % 64 * 100, to = (i + 1) % 64 * 100;
             inf_order_use(&o, at, 100, false);
             inf_order_use(&o, beside ? 100000 + i * 8 : to, beside ? 8 : 100, true);
-            inf_order_end(&o, 2, false);
+            inf_order_end(&o, 2, INF_LANE_main);
         }
     inf_order_plan(&o);
     for (uint32_t i = 0; i < 2 * LINKS; i++) assert_true(inf_order_next(&o, &waits) <= 2);

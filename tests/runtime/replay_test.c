@@ -1,5 +1,6 @@
-/* Steps on a (fake) device: as one graph, as one a task, launched one by one; and updates that do
- * not take effect while later steps are already on their way. All give the processor's bits. */
+/* Steps on a (fake) device: as one graph, as one a task, launched one by one; with messages, with
+ * replicas; and updates that do not take effect while later steps are already on their way. All
+ * give the processor's bits. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +12,8 @@
 #include <cmocka.h>
 
 #include "runtime/feed.h"
+#include "runtime/group.h"
+#include "runtime/pipeline.h"
 #include "runtime/step.h"
 #include "tests/runtime/toy_cuda.h"
 
@@ -30,20 +33,30 @@ typedef struct Ran {
     float loss[STEPS];
     unsigned char weights[FLAT];
     int replayed; /* graphs that were recorded */
+    int64_t collectives;
 } Ran;
 
-static InfLoader open_set(void) {
+/* How to train. */
+typedef struct Way {
+    int64_t graph_most;
+    InfGroup *group; /* NULL: one rank */
+    bool stream;
+    uint64_t first, stride; /* samples: of step 0, and from step to step */
+} Way;
+
+static InfLoader open_set(const Way *way) {
     InfError e = {0};
     InfLoader l;
-    assert_int_equal(inf_loader_synthetic(&e, &toy_plan.program[0], SAMPLES * STEPS, 5, &l), 0);
+    uint64_t samples = way->stride * STEPS;
+    assert_int_equal(inf_loader_synthetic(&e, &toy_plan.program[0], samples, 5, &l), 0);
     return l;
 }
 
-static void place_set(InfEngine *m, InfLoader *l) {
+static void place_set(InfEngine *m, InfLoader *l, bool stream) {
     InfError e = {0};
     uint64_t bytes = 0;
     if (!m->table->shared)
-        assert_int_equal(inf_feed_plan(&e, l, SAMPLES, UINT64_MAX, false, &bytes), 0);
+        assert_int_equal(inf_feed_plan(&e, l, SAMPLES, UINT64_MAX, stream, &bytes), 0);
     assert_int_equal(inf_engine_take(&e, m, bytes), 0);
     if (!m->table->shared) assert_int_equal(inf_feed_place(&e, l, m, m->extra), 0);
 }
@@ -54,20 +67,21 @@ static uint32_t task_count(const Plan *plan) {
 }
 
 /* Trains, two steps on their way at a time where the device allows it. */
-static void train(const Plan *plan, int64_t graph_most, Ran *out) {
+static void train_so(const Plan *plan, const Way *way, Ran *out) {
     InfError e = {0};
     InfEngine m;
     InfSteps sent = {.count = 0};
-    InfLoader l = open_set();
+    InfLoader l = open_set(way);
     *out = (Ran){.replayed = 0};
-    assert_int_equal(inf_engine_start(&e, plan, NULL, 1, 7, &m), 0);
-    m.graph_most = graph_most;
-    place_set(&m, &l);
+    assert_int_equal(inf_engine_start(&e, plan, way->group, 1, 7, &m), 0);
+    m.graph_most = way->graph_most;
+    place_set(&m, &l, way->stream);
     float *w = inf_engine_at(&m, PLAN_REGION_param, 0);
     for (int i = 0; i < FLAT / 4; i++) w[i] = (float)(i % 7) * 0.1f;
     inf_engine_push_all(&m, PLAN_REGION_param);
     for (int step = 0, done = 0; done < STEPS;) {
-        InfStepInput in = {step, (uint64_t)step * SAMPLES, {0.5, 0, 0, done}};
+        uint64_t position = way->first + (uint64_t)step * way->stride;
+        InfStepInput in = {step, position, {0.5, 0, 0, done}};
         InfStepResult r;
         if (step < STEPS) inf_step_submit(&sent, &m, &l, &in);
         if (++step <= m.table->late) continue;
@@ -78,9 +92,14 @@ static void train(const Plan *plan, int64_t graph_most, Ran *out) {
     assert_int_equal(m.table->finish(&e, m.device), 0);
     memcpy(out->weights, w, FLAT);
     for (uint32_t i = 0; i < plan->nprogram + task_count(plan); i++) out->replayed += m.graph[i];
+    out->collectives = m.pipeline ? m.pipeline->collectives : 0;
     inf_feed_close(&l);
     inf_engine_close(&m);
     inf_loader_close(&l);
+}
+
+static void train(const Plan *plan, int64_t graph_most, Ran *out) {
+    train_so(plan, &(Way){.graph_most = graph_most, .stride = SAMPLES}, out);
 }
 
 static void test_graphs_of_every_size(void **state) {
@@ -228,6 +247,159 @@ static void test_commands_with_messages(void **state) {
     temp_remove(dir);
 }
 
+/* --- replicas --- */
+
+/* A run of two ranks, the other of which does what this one does, with the same samples; but it has
+ * another device, and nothing to say. */
+static InfGroup twins;
+
+static InfCode twin_gather(InfError *e, const void *mine, uint64_t bytes, void *all) {
+    (void)e;
+    memset(all, bytes > 100 ? 0x5e : 0, 2 * bytes); /* a device, the name of a communicator */
+    memcpy((char *)all + (size_t)twins.rank * bytes, mine, bytes);
+    return INF_OK;
+}
+
+static InfCode twin_broadcast(InfError *e, int root, void *at, uint64_t bytes) {
+    (void)e;
+    if (root != twins.rank) memset(at, 0x5e, bytes);
+    return INF_OK;
+}
+
+static InfCode twin_sum(InfError *e, float *at, uint64_t count) {
+    (void)e;
+    (void)at;
+    (void)count;
+    return INF_OK;
+}
+
+/* The toy's gradients in two buckets, both complete behind its second backward. */
+enum { REPLICA_TASKS = 7, WEIGHTS = 512 };
+static const PlanBucket two_buckets[] = {{0, WEIGHTS, FLAT - WEIGHTS}, {0, 0, WEIGHTS}};
+static const PlanReady two_ready[] = {{0, -1}, {1, -1}};
+
+static Plan replica_plan(void) {
+    static const PlanRank train_tasks[] = {{0, REPLICA_TASKS}}, eval_tasks[] = {{REPLICA_TASKS, 1}};
+    static PlanTask tasks[REPLICA_TASKS + 1];
+    static PlanProgram programs[2];
+    static PlanChunk chunks[NOTHING + 1];
+    static PlanStep steps[8];
+    Plan plan = toy_cuda_plan();
+    memcpy(programs, plan.program, sizeof programs);
+    programs[0].rank = train_tasks;
+    programs[1].rank = eval_tasks;
+    memcpy(tasks, plan.task, 4 * sizeof *tasks);
+    for (int i = 0; i < 4; i++) tasks[i].message = -1;
+    tasks[3].last = 1;
+    for (int i = 0; i < 2; i++)
+        tasks[4 + i] =
+            (PlanTask){.kind = PTASK_reduce, .chunk = -1, .microbatch = -1, .message = i};
+    tasks[6] = plan.task[4];
+    tasks[7] = plan.task[5];
+    tasks[7].message = -1;
+    memcpy(steps, plan.step, 6 * sizeof *steps);
+    memcpy(chunks, plan.chunk, NOTHING * sizeof *chunks);
+    steps[6] = steps[3];
+    steps[7] = (PlanStep){.kind = STEP_REDUCE, .first = 0, .count = 2};
+    chunks[3].begin = 6;
+    chunks[3].end = 8;
+    chunks[NOTHING] = (PlanChunk){.name = "nothing"};
+    plan.program = programs;
+    plan.task = tasks;
+    plan.step = steps;
+    plan.chunk = chunks;
+    plan.nchunk = NOTHING + 1;
+    plan.bucket = two_buckets;
+    plan.nbucket = 2;
+    plan.ready = two_ready;
+    plan.finish = (PlanFinish){
+        .loss = LOSS_SUM, .loss_bytes = 8, .norm = NOTHING, .squares = SQUARES, .nsquares = 2};
+    return plan;
+}
+
+/* Twice the gradient of twice the targets is the same mean, bit for bit, if every bucket and the
+ * loss are summed once and in time; each replica has samples of its own. */
+static void test_replicas(void **state) {
+    static const InfTransport transport = {
+        .name = "twins", .broadcast = twin_broadcast, .sum = twin_sum, .gather = twin_gather};
+    static const struct {
+        int64_t most;
+        int replayed;
+    } cases[] = {{20000, 1}, {23, 1}, {22, 5}, {0, 0}};
+    static Ran want, got;
+    (void)state;
+    Plan plan = replica_plan();
+    plan.dp = 2;
+    plan.transport = &transport;
+    for (int replica = 0; replica < 2; replica++) {
+        Way way = {
+            .graph_most = 20000, .first = (uint64_t)replica * SAMPLES, .stride = 2 * SAMPLES};
+        train_so(&toy_plan, &way, &want);
+        twins = (InfGroup){.rank = replica,
+                           .count = 2,
+                           .local_rank = 0,
+                           .replica = replica,
+                           .transport = &transport,
+                           .plan = &plan};
+        for (int i = 0; i < 8; i++) {
+            way = (Way){.graph_most = cases[i / 2].most,
+                        .group = &twins,
+                        .stream = i % 2 == 1,
+                        .stride = 2 * SAMPLES};
+            train_so(&plan, &way, &got);
+            assert_int_equal(got.replayed, cases[i / 2].replayed);
+            assert_int_equal(got.collectives, 2 * STEPS);
+            assert_memory_equal(got.loss, want.loss, sizeof want.loss);
+            assert_memory_equal(got.weights, want.weights, sizeof want.weights);
+        }
+    }
+}
+
+/* zero = 1: sums are only where this replica owns them, which is all that is no padding; sums of
+ * blocks lie behind what the host reads. */
+static void test_replicas_that_share(void **state) {
+    static const InfTransport transport = {
+        .name = "twins", .broadcast = twin_broadcast, .sum = twin_sum, .gather = twin_gather};
+    static const PlanShard shard = {.at = 0, .bytes = FLAT / 2};
+    static const int64_t most[] = {20000, 20, 0};
+    static Ran want, got;
+    (void)state;
+    Plan plan = replica_plan();
+    plan.dp = 2;
+    plan.transport = &transport;
+    plan.shard = &shard;
+    plan.nshard = 1;
+    plan.finish.blocks_program = NOTHING;
+    plan.finish.blocks = SQUARES + 16;
+    plan.finish.nblocks = 2;
+    train_so(&toy_plan, &(Way){.graph_most = 20000, .stride = 2 * SAMPLES}, &want);
+    twins = (InfGroup){.count = 2, .transport = &transport, .plan = &plan};
+    for (int i = 0; i < 3; i++) {
+        Way way = {.graph_most = most[i], .group = &twins, .stride = 2 * SAMPLES};
+        train_so(&plan, &way, &got);
+        assert_int_equal(got.replayed, i == 0 ? 1 : i == 1 ? 5 : 0);
+        assert_int_equal(got.collectives, 2 * STEPS);
+        assert_memory_equal(got.loss, want.loss, sizeof want.loss);
+        assert_memory_equal(got.weights, want.weights, sizeof want.weights);
+    }
+}
+
+/* One rank that is told to does the same alone. */
+static void test_a_group_of_one(void **state) {
+    static const int64_t most[] = {20000, 0};
+    static Ran want, got;
+    (void)state;
+    train(&toy_plan, 20000, &want);
+    for (int i = 0; i < 2; i++) {
+        Plan plan = replica_plan();
+        train(&plan, most[i], &got);
+        assert_int_equal(got.replayed, i == 0);
+        assert_int_equal(got.collectives, 2 * STEPS);
+        assert_memory_equal(got.loss, want.loss, sizeof want.loss);
+        assert_memory_equal(got.weights, want.weights, sizeof want.weights);
+    }
+}
+
 /* --- what counts updates --- */
 
 /* The toy's update, with Adam's bias corrections as factors; it refuses some steps. */
@@ -291,6 +463,9 @@ int main(void) {
         cmocka_unit_test(test_graphs_of_every_size),
         cmocka_unit_test(test_messages_to_itself),
         cmocka_unit_test(test_commands_with_messages),
+        cmocka_unit_test(test_replicas),
+        cmocka_unit_test(test_replicas_that_share),
+        cmocka_unit_test(test_a_group_of_one),
         cmocka_unit_test(test_skipped_updates_do_not_count),
     };
     return cmocka_run_group_tests(tests, load_fakes, NULL);

@@ -1,7 +1,8 @@
-/* nccl.c - the fake NCCL: communicators of one rank, which may send messages to itself. As with the
- * real one, both halves of such a message belong to one group, an exchange of one rank with itself
- * in place is nothing, and a first message during a capture would have to set up a connection: here
- * that fails. */
+/* nccl.c - the fake NCCL: communicators of one rank, which may send messages to itself, and of
+ * several that all have what this one has: a sum is so many times its own. As with the real one,
+ * both halves of a message to itself belong to one group, an exchange of one rank with itself in
+ * place is nothing, and a first message or sum during a capture would have to set up a connection:
+ * here that fails. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@ enum { SYSTEM = 2, ARGUMENT = 4, USAGE = 5, HALVES = 64 };
 
 typedef struct Comm {
     bool connected;
+    int rank, count;
 } Comm;
 
 typedef struct Half {
@@ -56,8 +58,10 @@ int ncclGetUniqueId(NcclId *id) {
 
 int ncclCommInitRank(Comm **out, int count, NcclId id, int rank) {
     if (id.bytes[0] != 0x5e) return ARGUMENT;
-    if (count != 1 || rank != 0) return SYSTEM;
+    if (count < 1 || rank < 0 || rank >= count) return SYSTEM;
     *out = calloc(1, sizeof **out);
+    (*out)->rank = rank;
+    (*out)->count = count;
     return 0;
 }
 
@@ -119,19 +123,56 @@ int ncclRecv(uint64_t at, size_t count, int type, int peer, Comm *comm, void *st
     return add((Half){false, false, at, count, comm, stream}, type, peer);
 }
 
-static int alone(const Comm *comm, uint64_t from, uint64_t to, int root) {
-    return !comm || root != 0 ? ARGUMENT : from != to ? USAGE : 0;
+/* Sums of floats, in the stream's order. */
+typedef struct Sum {
+    float *at;
+    size_t count;
+    int ranks;
+    struct Sum *last;
+} Sum;
+
+static Sum *sums;
+
+static void run_sum(void *data) {
+    const Sum *s = data;
+    for (size_t i = 0; i < s->count; i++) s->at[i] *= (float)s->ranks;
+}
+
+static int add_up(Comm *comm, uint64_t at, size_t count, void *stream) {
+    if (comm->count == 1) return 0;
+    if (!comm->connected && fake_is_capturing(stream)) return SYSTEM;
+    comm->connected = true;
+    Sum *sum = malloc(sizeof *sum);
+    *sum = (Sum){fake_pointer(at), count, comm->count, sums};
+    sums = sum;
+    fake_enqueue(stream, run_sum, sum);
+    return 0;
 }
 
 int ncclBroadcast(uint64_t from, uint64_t to, size_t count, int type, int root, Comm *comm,
                   void *stream) {
     (void)stream;
-    return count > 0 && type == NCCL_TYPE_U8 ? alone(comm, from, to, root) : ARGUMENT;
+    if (!comm || count == 0 || type != NCCL_TYPE_U8 || root < 0 || root >= comm->count)
+        return ARGUMENT;
+    return from != to ? USAGE : 0;
 }
 
 int ncclAllReduce(uint64_t from, uint64_t to, size_t count, int type, int operation, Comm *comm,
                   void *stream) {
+    if (!comm || count == 0 || type != NCCL_TYPE_F32 || operation != NCCL_SUM) return ARGUMENT;
+    return from != to ? USAGE : add_up(comm, to, count, stream);
+}
+
+int ncclReduceScatter(uint64_t from, uint64_t to, size_t each, int type, int operation, Comm *comm,
+                      void *stream) {
+    if (!comm || each == 0 || type != NCCL_TYPE_F32 || operation != NCCL_SUM) return ARGUMENT;
+    uint64_t own = from + (uint64_t)comm->rank * each * sizeof(float);
+    return to != own ? USAGE : add_up(comm, to, each, stream);
+}
+
+/* The others' parts are what they were: nobody knows better here. */
+int ncclAllGather(uint64_t from, uint64_t to, size_t each, int type, Comm *comm, void *stream) {
     (void)stream;
-    bool known = count > 0 && type == NCCL_TYPE_F32 && operation == NCCL_SUM;
-    return known ? alone(comm, from, to, 0) : ARGUMENT;
+    if (!comm || each == 0 || type != NCCL_TYPE_U8) return ARGUMENT;
+    return from != to + (uint64_t)comm->rank * each ? USAGE : 0;
 }

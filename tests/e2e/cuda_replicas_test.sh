@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# Replicas on devices: one device that adds up its buckets alone has the bits of one that does not,
+# in a graph or launch by launch; where there are two devices and mpirun, two replicas train what
+# one rank trains on the same global batch, but for the order in which gradients are added, and in
+# every run the same. Skipped where no device answers.
+# PREBUILT=FOLDER: as in cuda_test.sh.
+if [ -n "${PREBUILT:-}" ]; then INFINIC=${INFINIC:-none}; fi
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/sizes.sh"
+ref=tests/reference
+made=${PREBUILT:-$work/made}
+if [ -z "${PREBUILT:-}" ]; then
+    need_images
+    nvidia-smi -L > /dev/null 2>&1 || { echo 'skipped: no CUDA device: nvidia-smi finds none'; exit 77; }
+    check "everything compiles" env INFINIC="$INFINIC" INFINIC_IMAGES="$images" \
+        bash tests/e2e/cuda_build.sh "$made"
+fi
+devices=$(nvidia-smi -L | wc -l)
+
+# train NAME OUTPUT [OPTION...]: 20 steps, two evaluations.
+train() {
+    local name=$1 output=$2
+    shift 2
+    rm -rf "$work/$output.out"
+    timeout 120 "$made/gpt2_tiny.$name" train --data $ref/tokens.bin --quiet --grad-norm --steps 20 \
+        --metrics "$work/$output.jsonl" --out "$work/$output.out" --dump-grads "$work/$output.grads" "$@" &&
+        norms "$work/$output.jsonl" > "$work/$output.norms"
+}
+# same OUTPUT OUTPUT: losses, norms, first gradients and weights are equal to the last bit.
+same() {
+    cmp <(losses "$work/$1.jsonl") <(losses "$work/$2.jsonl") && cmp "$work/$1.norms" "$work/$2.norms" &&
+        cmp "$work/$1.grads" "$work/$2.grads" &&
+        cmp "$work/$1.out/model.safetensors" "$work/$2.out/model.safetensors"
+}
+# near OUTPUT OUTPUT TOLERANCE: losses.
+near() {
+    losses "$work/$2.jsonl" > "$work/wanted"
+    within "$work/wanted" "$work/$1.jsonl" 20 "$3"
+}
+
+# resumed NAME: 20 steps, and 10 + resume + 10, end with the same weights.
+resumed() {
+    rm -rf "$work/half.out"
+    for steps in 10 20; do
+        timeout 120 "$made/gpt2_tiny.$1" train --data $ref/tokens.bin --steps $steps --save-every 10 --quiet \
+            --out "$work/half.out" $([ $steps = 10 ] || echo --resume) || return 1
+    done
+    cmp "$work/$1.out/model.safetensors" "$work/half.out/model.safetensors"
+}
+
+# killed NAME: one of the ranks, in the middle of a run.
+killed() {
+    local pid got victim log=$work/killed.log begin
+    rm -f "$work/killed.jsonl"
+    "$made/gpt2_tiny.$1" train --data $ref/tokens.bin --quiet --steps 1000000 --metrics "$work/killed.jsonl" \
+        > "$log" 2>&1 &
+    pid=$!
+    until [ -s "$work/killed.jsonl" ] && [ "$(losses "$work/killed.jsonl" | wc -l)" -ge 3 ]; do
+        kill -0 "$pid" || { cat "$log"; return 1; }
+        sleep 0.05
+    done
+    victim=$(pgrep -f "^$made/gpt2_tiny.$1 train" | grep -v "^$pid\$" | shuf -n 1)
+    begin=$SECONDS
+    kill -9 "$victim"
+    wait "$pid"
+    got=$?
+    [ "$got" = 7 ] && [ $((SECONDS - begin)) -le 10 ] && grep -q "(process $victim) died at step" "$log" && return 0
+    cat "$log"
+    echo "exit code $got after $((SECONDS - begin)) s"
+    return 1
+}
+
+for dtype in f32 bf16; do
+    tolerance=$([ $dtype = f32 ] && echo 2e-5 || echo 2e-2)
+    check "$dtype: one rank trains" train $dtype.one $dtype.one
+    for layout in sums sums64 sums2; do
+        check "$dtype: $layout trains" train $dtype.$layout $dtype.$layout
+        check "$dtype: $layout, same bits" same $dtype.$layout $dtype.one
+        check "$dtype: $layout trains with --no-graph" train $dtype.$layout plain --no-graph
+        check "$dtype: $layout with --no-graph, same bits" same plain $dtype.one
+    done
+    # Its norm is a tree of blocks that owners sum; all else is the same.
+    check "$dtype: zero = 1 alone trains" train $dtype.sumsz $dtype.sumsz
+    check "$dtype: zero = 1 alone, near one rank" near $dtype.sumsz $dtype.one $tolerance
+    check "$dtype: zero = 1 alone trains with --no-graph" train $dtype.sumsz plain --no-graph
+    check "$dtype: zero = 1 alone with --no-graph, same bits" same plain $dtype.sumsz
+    check "$dtype: zero = 1 alone: 20 steps are 10, resume, 10" resumed $dtype.sumsz
+    if [ "$devices" -lt 2 ] || ! command -v mpirun > /dev/null; then continue; fi
+    for layout in dp2 dp2z dp2v2; do
+        check "$dtype: $layout trains" train $dtype.$layout $dtype.$layout --check-replicas 5
+        check "$dtype: $layout, near one rank" near $dtype.$layout $dtype.one $tolerance
+        check "$dtype: $layout trains again, streamed" train $dtype.$layout again --stream
+        check "$dtype: $layout, same bits again" same again $dtype.$layout
+        check "$dtype: $layout trains with --no-graph" train $dtype.$layout plain --no-graph
+        check "$dtype: $layout with --no-graph, same bits" same plain $dtype.$layout
+        check "$dtype: $layout: 20 steps are 10, resume, 10" resumed $dtype.$layout
+    done
+    check "$dtype: zero = 1, the bits of zero = 0" same $dtype.dp2z $dtype.dp2
+done
+if [ "$devices" -ge 2 ] && command -v mpirun > /dev/null; then
+    check "a killed replica is named" killed f32.dp2
+else
+    echo 'left out: two replicas, which need two devices and mpirun'
+fi
+finish
