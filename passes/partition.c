@@ -241,11 +241,11 @@ bool pass_partition(PassContext *ctx) {
     describe_chunks(m, t, &units, &uses, begin);
     name_units(m, t, &units);
     ctx->table = t;
+    if (!check_target(ctx, t)) return false;
     if (t->chunks == 1) return true;
     warn_empty(m, begin, t->chunks);
     Cut cut = cut_graph(train, &map, flow, begin, t->chunks, ctx->scratch);
     set_edges(ctx, t, &cut);
-    if (!check_target(ctx, t)) return false;
     if (ctx->options->schedule_only && !module_has_buckets(m)) return true;
     ParamSlices slices = slice_params(&cut, t, ctx->scratch);
     ctx->nrank = t->ranks;
