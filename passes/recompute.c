@@ -32,8 +32,8 @@ static int first_stacked(const Node *n) { return ncarry_of(n) + attr_of(n, ATTR_
 
 /* ---- pairs ------------------------------------------------------------------------------ */
 
-/* The repeat of the forward pass that stacked operand k of a repeat of the backward pass, which runs
- * the other way. Models may have repeats of their own that do. */
+/* The repeat of the forward pass that stacked operand k of a repeat of the backward pass, which
+ * runs the other way. Models may have repeats of their own that do. */
 static const Node *saved_by(const Graph *g, const Node *back, int k) {
     const Node *n = val_node(g, back->in[k]);
     if (k < first_stacked(back) || n == NULL || n->op != OP_repeat) return NULL;
