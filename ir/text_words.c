@@ -112,6 +112,7 @@ const Setting text_setting[] = {
     FIELD("parallel.zero", int64, parallel.zero),
     FIELD("parallel.ordered", bool, parallel.ordered),
     FIELD("parallel.bucketed", bool, parallel.bucketed),
+    FIELD("parallel.loopback", bool, parallel.loopback),
     FIELD("parallel.pipeline", string, parallel.pipeline),
     FIELD("parallel.group", int64, parallel.group),
     FIELD("parallel.schedule_file", string, parallel.schedule_file),

@@ -75,6 +75,7 @@ static void check_round_trip(const Module *m, const char *after) {
     diag_init(&diag, &arena, &sources, stderr);
     char *text = print_to_memory(m, &bytes);
     Module *back = module_new(&arena, &sources, &diag);
+    back->target = m->target; /* of the command line, not of the text */
     if (!text_read_module(back, source_add(&sources, "<printed>", text, bytes))) {
         diag_finish(&diag);
         panic_graph(NULL, (Span){0}, "after %s: the printed module does not read back", after);

@@ -156,13 +156,13 @@ static int run_seeds(Range range, int *rounded) {
 
 static void test_random_graphs(void **state) {
     (void)state;
-    Range sample = {.count = 30, .unfused_every = 4}, all = {.count = 1000, .unfused_every = 4};
+    Range sample = {.count = 20, .unfused_every = 4}, all = {.count = 1000, .unfused_every = 4};
     if (object_is_cuda()) { /* device code is emulated, a block at a time */
-        sample.count = 12;
+        sample.count = 8;
         all.count = 250;
     }
 #ifdef __SANITIZE_ADDRESS__
-    sample.count = 12; /* kernels are not sanitized, what makes them is */
+    sample.count = 6; /* kernels are not sanitized, what makes them is */
     all.count = 100;
 #endif
     assert_int_equal(run_seeds(asked_for(is_long() ? all : sample), NULL), 0);
@@ -173,7 +173,7 @@ static void test_half_graphs(void **state) {
     (void)state;
     if (!object_is_cuda()) skip();
     int rounded = 0;
-    Range r = asked_for((Range){.count = is_long() ? 200 : 10, .unfused_every = 2});
+    Range r = asked_for((Range){.count = is_long() ? 200 : 8, .unfused_every = 2});
     r.half = true;
     assert_int_equal(run_seeds(r, &rounded), 0);
     assert_in_range(rounded, 9 * r.count / 10, r.count);

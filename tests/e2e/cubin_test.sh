@@ -17,11 +17,10 @@ if [ $? -eq 5 ] && grep -q 'is not on this machine' "$out/log"; then
     exit 1
 fi
 
-# The shipped models for every architecture; the largest of them and those of the tests for one, or
-# for all in the long run.
+# One model for every architecture, one for two, the others for one; all for all in the long run.
 for model in models/*.it tests/e2e/models/*.it; do
     archs=sm_80,sm_90a,sm_100a
-    [ -n "${INFINIC_LONG-}" ] || case $model in models/llama3.it | tests/*) archs=sm_90a ;; esac
+    [ -n "${INFINIC_LONG-}" ] || case $model in models/mnist_cnn.it) ;; models/gpt2.it) archs=sm_80,sm_90a ;; *) archs=sm_90a ;; esac
     "$INFINIC" --target=cpu --emit=ir "$model" > /dev/null 2>&1 || continue # not in this version
     for fuse in "" $([ $model = tests/e2e/models/many.it ] && echo --no-fuse); do
         "$INFINIC" --target=cuda --arch=$archs $fuse "$model" -o "$out/program" \

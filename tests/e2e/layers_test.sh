@@ -25,7 +25,9 @@ close() {
         END { print "largest relative difference", worst; exit !(NR > 0 && worst <= 1e-6) }'
 }
 
-for model in blocks tied many padded; do
+models='blocks tied many padded'
+case $BUILD in */asan) [ -n "${INFINIC_LONG-}" ] || models='many padded' ;; esac   # cc's half is the same
+for model in $models; do
     check "$model compiles" compile $here/$model.it "$work/$model"
     check "$model trains" train $model
     check "$model: the loss falls" falls $model
@@ -52,6 +54,7 @@ for chunks in 4:64:1 2:8:8; do
     check "$n chunks: fused is unfused, bit for bit" same "padded-$n" "padded-plain-$n"
 done
 for model in blocks tied; do
+    [[ " $models " == *" $model "* ]] || continue
     check "$model compiles with 8 microbatches" compile $here/$model.it "$work/$model-8" \
         -D train.B=8 -D train.microbatches=8
     check "$model trains with 8 microbatches" train $model-8

@@ -81,7 +81,7 @@ if [ -n "${INFINIC_LONG-}" ]; then
 else
     layouts gpt2 3 2 "zero=0" "zero=1 bucket=64KB" "pp=2 pipeline=zb-h1 zero=1" "pp=2 vpp=2 bucket=1KB"
     layouts gpt2 2 3 "zero=1 bucket=1KB"   # the same six
-    layouts odd 1 3 "zero=1 bucket=64KB" "pp=2 zero=1 bucket=1KB"
+    layouts odd 1 3 "pp=2 zero=1 bucket=1KB"
     layouts llama 1 2 "pp=2 zero=1"
     layouts cnn 2 2 "zero=1 bucket=64KB"
 fi

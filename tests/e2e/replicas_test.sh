@@ -108,9 +108,8 @@ if [ -n "${INFINIC_LONG-}" ]; then
     done
 else
     layouts mlp 2 2 "pp=1"
-    layouts cnn 1 3 "pp=1" "pp=2 vpp=2"
+    layouts cnn 1 3 "pp=1"
     layouts gpt2 2 2 "pp=1" "pp=2 vpp=2" "pp=1 vpp=2 bucket=1KB" "pp=2 zero=1"
-    layouts llama 1 3 "pp=1"
 fi
 
 again() { train gpt2 gpt2.2.2 again && same again gpt2.2.2; }

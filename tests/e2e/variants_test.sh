@@ -6,10 +6,10 @@
 [ "${BUILD##*/}" != asan ] || { echo 'the release build runs this'; exit 77; }
 need_images
 steps=6 batch=16 microbatches=3
-variants=('' --no-fuse --no-reuse)
+variants=('' --no-fuse)   # --no-reuse: random graphs
 if [ -n "${INFINIC_LONG-}" ]; then
     steps=60 microbatches='1 3'
-    variants+=('--no-fuse --no-reuse')
+    variants+=(--no-reuse '--no-fuse --no-reuse')
 fi
 
 # run PROGRAM NAME THREADS: losses and norms, gradients, weights and evaluation to $work/NAME.*
