@@ -46,25 +46,16 @@ static int compare_moments(const PlanMoment *a, const PlanMoment *b) {
     return compare(a->inner, b->inner);
 }
 
-static Val shown_by(const Graph *g, Val v) {
-    const Node *n = val_node(g, v);
-    while (n != NULL && n->op == OP_reshape) {
-        v = n->in[0];
-        n = val_node(g, v);
-    }
-    return v;
-}
-
 /* Of slice i of output k of g, in a program of the nodes that `wanted` accepts. */
 static PlanMoment moment_of(const Graph *g, int k, bool apart, int64_t i,
                             bool (*wanted)(const Node *)) {
-    Val v = shown_by(g, g->out[k]);
+    Val v = val_shown(g, g->out[k]);
     const Node *n = val_node(g, v);
     PlanMoment m = {.node = -1, .turn = INT64_MAX, .inner = -1, .iteration = -1};
     if (n == NULL || !wanted(n)) return m;
     m.node = (int)g->val[v.id].node - 1;
     if (!apart || n->op != OP_repeat) return m;
-    Val slice = shown_by(n->body, n->body->out[g->val[v.id].result]);
+    Val slice = val_shown(n->body, n->body->out[g->val[v.id].result]);
     int maker = (int)n->body->val[slice.id].node - 1;
     if (maker < 0) return m;
     int64_t count = node_int(n, ATTR_count, 1);

@@ -72,6 +72,12 @@ Node *val_node(const Graph *g, Val v) {
     return g->node[g->val[v.id].node - 1];
 }
 
+Val val_shown(const Graph *g, Val v) {
+    for (const Node *n = val_node(g, v); n != NULL && n->op == OP_reshape; n = val_node(g, v))
+        v = n->in[0];
+    return v;
+}
+
 const Attr *node_attr(const Node *n, AttrKey key) {
     for (int i = 0; i < n->nattr; i++)
         if (n->attr[i].key == key) return &n->attr[i];

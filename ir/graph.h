@@ -245,6 +245,7 @@ Val build_matmul(Builder *b, Val x, Val y, bool ta, bool tb);
 Type val_type(const Graph *g, Val v);
 const TypeInfo *val_info(const Graph *g, Val v);
 Node *val_node(const Graph *g, Val v); /* NULL for a graph input */
+Val val_shown(const Graph *g, Val v);  /* what reshapes show */
 const Attr *node_attr(const Node *n, AttrKey key); /* NULL when absent */
 int64_t node_int(const Node *n, AttrKey key, int64_t fallback);
 double node_float(const Node *n, AttrKey key, double fallback);

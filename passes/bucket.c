@@ -102,18 +102,9 @@ static bool is_apart(const Module *m, int param) {
 
 /* ---- in which order gradients are complete ---------------------------------------------- */
 
-static Val shown_by(const Graph *g, Val v) {
-    const Node *n = val_node(g, v);
-    while (n != NULL && n->op == OP_reshape) {
-        v = n->in[0];
-        n = val_node(g, v);
-    }
-    return v;
-}
-
 static Made made_by(const Module *m, const Graph *g, int k) {
     const Port *port = &g->out_port[k];
-    Val v = shown_by(g, g->out[k]);
+    Val v = val_shown(g, g->out[k]);
     Made made = {.param = port->index,
                  .node = (int)g->val[v.id].node - 1,
                  .inner = -1,
@@ -121,7 +112,7 @@ static Made made_by(const Module *m, const Graph *g, int k) {
                  .stacked = is_apart(m, port->index)};
     if (!made.stacked) return made;
     const Graph *body = g->node[made.node]->body;
-    Val slice = shown_by(body, body->out[g->val[v.id].result]);
+    Val slice = val_shown(body, body->out[g->val[v.id].result]);
     made.inner = (int)body->val[slice.id].node - 1;
     return made;
 }
@@ -289,13 +280,7 @@ static void join_segments(Buckets *b) {
  * weight that is computed elsewhere is in none. */
 static void place_uses(Buckets *b) {
     Module *m = b->m;
-    m->grad_elems = m->flat_elems;
-    for (int i = 0; i < m->nparam; i++) {
-        Param *p = &m->param[i];
-        if (p->uses < 2) continue;
-        p->use_offset_elems = m->grad_elems;
-        m->grad_elems += (p->uses - 1) * param_use_stride(m, p);
-    }
+    layout_uses(m);
     for (b->local = m->nchunk - 1; b->local >= 0; b->local--) {
         const Graph *g = module_chunk_graph(m, "train", b->local);
         for (int k = 0; g != NULL && k < g->nout; k++) {

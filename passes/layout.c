@@ -45,6 +45,16 @@ static void lay_segment(Module *m, bool decay) {
     if (segment.elems > 0) m->segment[m->nsegment++] = segment;
 }
 
+void layout_uses(Module *m) {
+    m->grad_elems = m->flat_elems;
+    for (int i = 0; i < m->nparam; i++) {
+        Param *p = &m->param[i];
+        if (p->uses < 2) continue;
+        p->use_offset_elems = m->grad_elems;
+        m->grad_elems += (p->uses - 1) * param_use_stride(m, p);
+    }
+}
+
 void layout_params(Module *m, Arena *scratch) {
     m->flat_elems = 0;
     m->nsegment = m->nbucket = 0;
@@ -54,11 +64,5 @@ void layout_params(Module *m, Arena *scratch) {
     }
     lay_segment(m, true);
     lay_segment(m, false);
-    m->grad_elems = m->flat_elems;
-    for (int i = 0; i < m->nparam; i++) {
-        Param *p = &m->param[i];
-        if (p->uses < 2) continue;
-        p->use_offset_elems = m->grad_elems;
-        m->grad_elems += (p->uses - 1) * param_use_stride(m, p);
-    }
+    layout_uses(m);
 }

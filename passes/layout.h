@@ -14,6 +14,9 @@ bool layout_fits(const Module *m);
  * lengths. */
 void layout_params(Module *m, Arena *scratch);
 
+/* Gradients of later uses of tied weights, behind the vector. */
+void layout_uses(Module *m);
+
 /* The bucketed layout (bucket.c). */
 void bucket_params(Module *m, Arena *scratch);
 

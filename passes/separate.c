@@ -40,14 +40,10 @@ typedef struct Part {
     int ncarry, nconst;
 } Part;
 
-static Val shown(const Graph *g, Val v) {
-    for (const Node *n = val_node(g, v); n != NULL && n->op == OP_reshape; n = val_node(g, v))
-        v = n->in[0];
-    return v;
-}
-
 /* The node of the body that makes what v shows; -1: an operand. */
-static int maker(const Cut *c, Val v) { return (int)c->body->val[shown(c->body, v).id].node - 1; }
+static int maker(const Cut *c, Val v) {
+    return (int)c->body->val[val_shown(c->body, v).id].node - 1;
+}
 
 static bool is_early(const Cut *c, Val v) { return maker(c, v) >= 0 && c->early[maker(c, v)]; }
 
@@ -56,7 +52,7 @@ static bool is_early(const Cut *c, Val v) { return maker(c, v) >= 0 && c->early[
 /* I needs v; false when that was known. */
 static bool need(Cut *c, Val v) {
     int made_by = maker(c, v);
-    bool *mark = made_by >= 0 ? &c->early[made_by] : &c->read[shown(c->body, v).id];
+    bool *mark = made_by >= 0 ? &c->early[made_by] : &c->read[val_shown(c->body, v).id];
     bool news = !*mark;
     *mark = true;
     return news;
@@ -97,7 +93,7 @@ static void choose_early(Cut *c) {
 
 /* The part that result r belongs to. */
 static int part_of(const Cut *c, int r) {
-    Val v = shown(c->body, c->body->out[r]);
+    Val v = val_shown(c->body, c->body->out[r]);
     int made_by = maker(c, v), operand = (int)c->body->val[v.id].result;
     if (r < c->ncarry) return c->carried[r] ? INPUT : WEIGHT;
     if (made_by >= 0) return c->early[made_by] ? INPUT : WEIGHT;
@@ -182,7 +178,7 @@ static void add_stacked(Part *p, Cut *c) {
     for (uint32_t v = 0; v < c->body->nval; v++) c->stacked[v] = -1;
     for (int r = 0; r < c->n->nout; r++) {
         if (part_of(c, r) != INPUT) continue;
-        if (r >= c->ncarry) c->stacked[shown(c->body, c->body->out[r]).id] = result;
+        if (r >= c->ncarry) c->stacked[val_shown(c->body, c->body->out[r]).id] = result;
         result++;
     }
     for (uint32_t v = 1; v < c->body->nval; v++) {

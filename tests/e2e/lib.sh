@@ -17,6 +17,14 @@ need_images() {
     exit 77
 }
 
+# Skips the whole script where programs of several ranks cannot be built or started, and in the
+# sanitizer build.
+need_ranks() {
+    [ "${BUILD##*/}" != asan ] || { echo 'the release build runs this'; exit 77; }
+    [ -x "$BUILD/tests/mpi/ranks" ] || { echo "skipped: built without MPI (Debian's libopenmpi-dev)"; exit 77; }
+    command -v mpirun > /dev/null || { echo "skipped: no mpirun (Debian's openmpi-bin)"; exit 77; }
+}
+
 # From here on cc optimizes less: programs are there in half the time, with the same meaning.
 light_cc() {
     printf '#!/bin/sh\nexec cc "$@" -O1\n' > "$work/cc" && chmod +x "$work/cc"
@@ -61,6 +69,21 @@ compile() {
     local model=$1 output=$2
     shift 2
     "$INFINIC" "$model" -o "$output" --target=cpu "$@"
+}
+
+# numbers METRICS: steps and evaluations without what is measured.
+numbers() {
+    sed -n '/"event": *"\(step\|eval\)"/s/, *"\(ms\|[a-z]*_per_s\|mfu\|mem_[a-z]*\)": *[^,}]*//gp' "$1"
+}
+
+# same_run OUT REFERENCE: two runs of twenty steps in $work have every number and every file alike.
+same_run() {
+    local file
+    [ "$(wc -l < "$work/$1/numbers")" -ge 20 ] || { echo "fewer than 20 steps"; return 1; }
+    diff "$work/$1/numbers" "$work/$2/numbers" || return 1
+    for file in grads.safetensors run/model.safetensors run/step-000000{10,20}/{model,optimizer}.safetensors; do
+        cmp "$work/$1/$file" "$work/$2/$file" || return 1
+    done
 }
 
 # losses METRICS: the loss of each step, one a line, as written.

@@ -4,9 +4,7 @@
 # layout of each model for 1 to 9 microbatches, 200 runs without a hang.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need_images
-[ "${BUILD##*/}" != asan ] || { echo 'the release build runs this'; exit 77; }
-[ -x "$BUILD/tests/mpi/ranks" ] || { echo "skipped: built without MPI (Debian's libopenmpi-dev)"; exit 77; }
-command -v mpirun > /dev/null || { echo "skipped: no mpirun (Debian's openmpi-bin)"; exit 77; }
+need_ranks
 shim=$BUILD/tests/mpi/libslow_mpi.so watch=$BUILD/tests/mpi/libcheck_mpi.so
 ref=tests/reference
 limit=120   # seconds; a run takes one or two
@@ -53,24 +51,13 @@ train() {
         timeout $limit "$work/bin.$name" train "${with[@]}" --no-shuffle --steps 20 --lr 1e-2 --grad-norm \
             --save-every 10 --out "$out/run" --metrics "$out/metrics.jsonl" --quiet \
             --dump-grads "$out/grads.safetensors" "$@" > "$out/log" 2>&1 || { cat "$out/log"; return 1; }
-    sed -n '/"event": *"\(step\|eval\)"/s/, *"\(ms\|[a-z]*_per_s\|mfu\|mem_[a-z]*\)": *[^,}]*//gp' \
-        "$out/metrics.jsonl" > "$out/numbers"
-}
-
-# same OUT REFERENCE: every number and every file.
-same() {
-    local file
-    [ "$(wc -l < "$work/$1/numbers")" -ge 20 ] || { echo "fewer than 20 steps"; return 1; }
-    diff "$work/$1/numbers" "$work/$2/numbers" || return 1
-    for file in grads.safetensors run/model.safetensors run/step-000000{10,20}/{model,optimizer}.safetensors; do
-        cmp "$work/$1/$file" "$work/$2/$file" || return 1
-    done
+    numbers "$out/metrics.jsonl" > "$out/numbers"
 }
 
 # layout MODEL MICROBATCHES [KEY=VALUE...]: builds it, trains, compares with the one rank before it.
 layout() {
     local name=$1.$2.layout
-    build "$1" "$2" "$name" "${@:3}" && train "$1" "$name" "$name" && same "$name" "$1.$2"
+    build "$1" "$2" "$name" "${@:3}" && train "$1" "$name" "$name" && same_run "$name" "$1.$2"
 }
 
 # one MODEL MICROBATCHES: what one rank does.
@@ -101,18 +88,17 @@ again=("pp=2 pipeline=zb-h1 train.recompute=layer --no-fuse"
     "pp=2 vpp=2 pipeline=zb-v train.recompute=layer")
 
 # Most layouts in half the time: cc optimizes less.
-printf '#!/bin/sh\nexec cc "$@" -O1\n' > "$work/cc" && chmod +x "$work/cc"
+light_cc
 
 if [ -n "${INFINIC_LONG-}" ]; then
     for n in 1 2 3 4 5 6 7 8 9; do
-        if [ $n = 4 ]; then unset CC; else export CC=$work/cc; fi   # once as they are
+        if [ $n = 4 ]; then unset CC; else light_cc; fi   # once as they are
         for model in gpt2 llama cnn; do layouts $model $n "${every[@]}"; done
     done
     layouts gpt2 4 "${again[@]}"
     layouts seven 5 "pp=4" "pp=4 vpp=2" "pp=4 vpp=2 pipeline=zb-v"
     unset CC
 else
-    export CC=$work/cc
     # With those of replicas_test.sh and ordered_test.sh some thirty.
     layouts gpt2 4 "pp=2 pipeline=gpipe" "pp=2 vpp=2" "pp=2 vpp=2 pipeline=zb-v" "pp=4 pipeline=zb-h1" \
         "${again[0]}" "pp=1 vpp=2"
@@ -137,7 +123,7 @@ slow() {
     local seed
     build gpt2 4 slow pp=4 vpp=2 || return 1
     for ((seed = 1; seed <= $1; seed++)); do
-        LD_PRELOAD=$shim SLOW_SEED=$seed train gpt2 slow slow && same slow gpt2.4 || return 1
+        LD_PRELOAD=$shim SLOW_SEED=$seed train gpt2 slow slow && same_run slow gpt2.4 || return 1
     done
 }
 runs=1

@@ -4,16 +4,12 @@
 # With --long the whole matrix of replicas, pipelines and microbatches.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need_images
-[ "${BUILD##*/}" != asan ] || { echo 'the release build runs this'; exit 77; }
-[ -x "$BUILD/tests/mpi/ranks" ] || { echo "skipped: built without MPI (Debian's libopenmpi-dev)"; exit 77; }
-command -v mpirun > /dev/null || { echo "skipped: no mpirun (Debian's openmpi-bin)"; exit 77; }
+need_ranks
 ref=tests/reference
 limit=120   # seconds; a run takes one or two
 export OMP_NUM_THREADS=1   # of each rank; bits do not depend on it
 
-# Most layouts in half the time: cc optimizes less.
-printf '#!/bin/sh\nexec cc "$@" -O1\n' > "$work/cc" && chmod +x "$work/cc"
-export CC=$work/cc
+light_cc
 
 # settings MODEL: into the array `is`, and its data into `with`.
 settings() {
@@ -45,18 +41,7 @@ train() {
         timeout $limit "$work/bin.$name" train "${with[@]}" --steps 20 --lr 1e-2 --grad-norm \
             --save-every 10 --out "$out/run" --metrics "$out/metrics.jsonl" --quiet --check-replicas 5 \
             --dump-grads "$out/grads.safetensors" "$@" > "$out/log" 2>&1 || { cat "$out/log"; return 1; }
-    sed -n '/"event": *"\(step\|eval\)"/s/, *"\(ms\|[a-z]*_per_s\|mfu\|mem_[a-z]*\)": *[^,}]*//gp' \
-        "$out/metrics.jsonl" > "$out/numbers"
-}
-
-# same OUT REFERENCE: every number and every file.
-same() {
-    local file
-    [ "$(wc -l < "$work/$1/numbers")" -ge 20 ] || { echo "fewer than 20 steps"; return 1; }
-    diff "$work/$1/numbers" "$work/$2/numbers" || return 1
-    for file in grads.safetensors run/model.safetensors run/step-000000{10,20}/{model,optimizer}.safetensors; do
-        cmp "$work/$1/$file" "$work/$2/$file" || return 1
-    done
+    numbers "$out/metrics.jsonl" > "$out/numbers"
 }
 
 # near OUT REFERENCE STEPS TOLERANCE: losses.
@@ -91,7 +76,7 @@ layouts() {
         # shellcheck disable=SC2086
         check "$model, dp $dp x $n microbatches, $keys: near one rank" layout "$model" "$n" "$one" "dp=$dp" $keys
         if [ -e "$work/$first" ]; then
-            check "$model, dp $dp x $n microbatches, $keys: the bits of other layouts" same layout "$first"
+            check "$model, dp $dp x $n microbatches, $keys: the bits of other layouts" same_run layout "$first"
         else
             mv "$work/layout" "$work/$first" && mv "$work/bin.layout" "$work/bin.$first"
         fi
@@ -112,7 +97,7 @@ else
     layouts gpt2 2 2 "pp=1" "pp=2 vpp=2" "pp=1 vpp=2 bucket=1KB" "pp=2 zero=1"
 fi
 
-again() { train gpt2 gpt2.2.2 again && same again gpt2.2.2; }
+again() { train gpt2 gpt2.2.2 again && same_run again gpt2.2.2; }
 check "two runs: the same bits" again
 
 # One collective a bucket and step, in the table and at run time.
