@@ -75,7 +75,8 @@ cuda gpt2_tiny.bf16.2 models/gpt2.it --arch=sm_90a,sm_80 "${gpt2_trained[@]}" -D
 # Pipelines: one chunk; two on one rank, without messages and with; two ranks.
 for dtype in f32 bf16; do
     for layout in one vpp2:vpp=2 zbv:vpp=2,pipeline=zb-v loop:vpp=2,messages=chunks \
-        loopv:vpp=2,pipeline=zb-v,messages=chunks pp2:pp=2 pp2v2:pp=2,vpp=2 pp2zbv:pp=2,vpp=2,pipeline=zb-v; do
+        loopv:vpp=2,pipeline=zb-v,messages=chunks pp2:pp=2 pp2g:pp=2,pipeline=gpipe pp2h1:pp=2,pipeline=zb-h1 \
+        pp2v2:pp=2,vpp=2 pp2zbv:pp=2,vpp=2,pipeline=zb-v; do
         keys=()
         for key in $(tr , ' ' <<< "${layout#"${layout%%:*}"}" | tr -d :); do keys+=(-D "parallel.$key"); done
         cuda gpt2_tiny.$dtype.${layout%%:*} models/gpt2.it --arch=sm_90a "${gpt2_trained[@]}" -D train.B=1 \
@@ -83,10 +84,10 @@ for dtype in f32 bf16; do
     done
 done
 # Replicas: one rank that adds up its buckets alone, the second time in small ones, the third as two
-# chunks; two replicas, which have the same global batch.
+# chunks; two replicas, which have the same global batch, and two of a pipeline of two.
 for dtype in f32 bf16; do
     for layout in sums:messages=chunks sums64:messages=chunks,bucket=64KB sums2:messages=chunks,vpp=2 sumsz:messages=chunks,zero=1,bucket=64KB \
-        dp2:dp=2 dp2z:dp=2,zero=1,bucket=64KB dp2v2:dp=2,vpp=2; do
+        dp2:dp=2 dp2z:dp=2,zero=1,bucket=64KB dp2v2:dp=2,vpp=2 dp2pp2:dp=2,pp=2 dp2pp2z:dp=2,pp=2,zero=1,bucket=64KB; do
         keys=()
         for key in $(tr , ' ' <<< "${layout#*:}"); do keys+=(-D "parallel.$key"); done
         n=$([ "${layout#dp}" = "$layout" ] && echo 4 || echo 2)
@@ -100,3 +101,10 @@ done
 "$out/pipeline.cpu" train --data tests/reference/tokens.bin --steps 20 --quiet \
     --metrics "$out/pipeline.jsonl"
 rm "$out/pipeline.cpu"
+
+# NCCL's stand-in, for ranks that share one device (lib.sh: find_ranks).
+stand_in=$(dirname "$INFINIC")/tests/one_gpu
+if [ -e "$stand_in/libnccl.so.2" ]; then
+    mkdir -p "$out/one_gpu"
+    cp "$stand_in/libnccl.so.2" "$stand_in/one_gpu_try" "$out/one_gpu"
+fi

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Replicas on devices: one device that adds up its buckets alone has the bits of one that does not,
-# in a graph or launch by launch; where there are two devices and mpirun, two replicas train what
-# one rank trains on the same global batch, but for the order in which gradients are added, and in
-# every run the same. Skipped where no device answers.
+# in a graph or launch by launch; two replicas train what one rank trains on the same global batch,
+# but for the order in which gradients are added, and in every run the same, and so do two of a
+# pipeline of two: on devices of their own or, by a stand-in for NCCL, on one. Skipped where no device
+# answers.
 # PREBUILT=FOLDER: as in cuda_test.sh.
 if [ -n "${PREBUILT:-}" ]; then INFINIC=${INFINIC:-none}; fi
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -15,7 +16,7 @@ if [ -z "${PREBUILT:-}" ]; then
     check "everything compiles" env INFINIC="$INFINIC" INFINIC_IMAGES="$images" \
         bash tests/e2e/cuda_build.sh "$made"
 fi
-devices=$(nvidia-smi -L | wc -l)
+find_ranks
 
 # train NAME OUTPUT [OPTION...]: 20 steps, two evaluations.
 train() {
@@ -48,27 +49,7 @@ resumed() {
     cmp "$work/$1.out/model.safetensors" "$work/half.out/model.safetensors"
 }
 
-# killed NAME: one of the ranks, in the middle of a run.
-killed() {
-    local pid got victim log=$work/killed.log begin
-    rm -f "$work/killed.jsonl"
-    "$made/gpt2_tiny.$1" train --data $ref/tokens.bin --quiet --steps 1000000 --metrics "$work/killed.jsonl" \
-        > "$log" 2>&1 &
-    pid=$!
-    until [ -s "$work/killed.jsonl" ] && [ "$(losses "$work/killed.jsonl" | wc -l)" -ge 3 ]; do
-        kill -0 "$pid" || { cat "$log"; return 1; }
-        sleep 0.05
-    done
-    victim=$(pgrep -f "^$made/gpt2_tiny.$1 train" | grep -v "^$pid\$" | shuf -n 1)
-    begin=$SECONDS
-    kill -9 "$victim"
-    wait "$pid"
-    got=$?
-    [ "$got" = 7 ] && [ $((SECONDS - begin)) -le 10 ] && grep -q "(process $victim) died at step" "$log" && return 0
-    cat "$log"
-    echo "exit code $got after $((SECONDS - begin)) s"
-    return 1
-}
+ranks_of() { case $1 in dp2pp2*) echo 4 ;; *) echo 2 ;; esac; }
 
 for dtype in f32 bf16; do
     tolerance=$([ $dtype = f32 ] && echo 2e-5 || echo 2e-2)
@@ -85,21 +66,27 @@ for dtype in f32 bf16; do
     check "$dtype: zero = 1 alone trains with --no-graph" train $dtype.sumsz plain --no-graph
     check "$dtype: zero = 1 alone with --no-graph, same bits" same plain $dtype.sumsz
     check "$dtype: zero = 1 alone: 20 steps are 10, resume, 10" resumed $dtype.sumsz
-    if [ "$devices" -lt 2 ] || ! command -v mpirun > /dev/null; then continue; fi
-    for layout in dp2 dp2z dp2v2; do
-        check "$dtype: $layout trains" train $dtype.$layout $dtype.$layout --check-replicas 5
+    for layout in dp2 dp2z dp2v2 dp2pp2 dp2pp2z; do
+        [ "$most" -ge "$(ranks_of $layout)" ] || continue
+        check "$dtype: $layout trains$how" ranks train $dtype.$layout $dtype.$layout --check-replicas 5
         check "$dtype: $layout, near one rank" near $dtype.$layout $dtype.one $tolerance
-        check "$dtype: $layout trains again, streamed" train $dtype.$layout again --stream
+        check "$dtype: $layout trains again, streamed$how" ranks train $dtype.$layout again --stream
         check "$dtype: $layout, same bits again" same again $dtype.$layout
-        check "$dtype: $layout trains with --no-graph" train $dtype.$layout plain --no-graph
+        check "$dtype: $layout trains with --no-graph$how" ranks train $dtype.$layout plain --no-graph
         check "$dtype: $layout with --no-graph, same bits" same plain $dtype.$layout
-        check "$dtype: $layout: 20 steps are 10, resume, 10" resumed $dtype.$layout
+        check "$dtype: $layout: 20 steps are 10, resume, 10$how" ranks resumed $dtype.$layout
     done
-    check "$dtype: zero = 1, the bits of zero = 0" same $dtype.dp2z $dtype.dp2
+    [ "$most" -lt 2 ] || check "$dtype: zero = 1, the bits of zero = 0" same $dtype.dp2z $dtype.dp2
+    [ "$most" -lt 4 ] || check "$dtype: two of a pipeline, the bits of two" same $dtype.dp2pp2 $dtype.dp2
 done
-if [ "$devices" -ge 2 ] && command -v mpirun > /dev/null; then
-    check "a killed replica is named" killed f32.dp2
+if [ "$most" -ge 2 ]; then
+    check "a killed replica is named$how" ranks killed gpt2_tiny.f32.dp2
 else
-    echo 'left out: two replicas, which need two devices and mpirun'
+    echo 'left out: two replicas, which need mpirun and two devices, or one and a stand-in for NCCL'
+fi
+if [ "$most" -ge 4 ]; then
+    check "a killed replica of a pipeline is named$how" ranks killed gpt2_tiny.f32.dp2pp2
+else
+    echo 'left out: replicas of pipelines, which need mpirun and four devices, or one and a stand-in for NCCL'
 fi
 finish

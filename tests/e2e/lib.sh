@@ -100,6 +100,45 @@ within() {
               exit !(seen == n && worst <= tolerance) }'
 }
 
+# find_ranks: how ranks run on the devices of this machine: many by NCCL with one each; else four, all
+# on the first one, by the stand-in for NCCL (shim/one_gpu_nccl.c); else one. Sets `most` to how many.
+find_ranks() {
+    local stand_in=${PREBUILT:-${BUILD:-none}/tests}/one_gpu
+    most=1 how='' with=()
+    command -v mpirun > /dev/null || return 0
+    most=$(nvidia-smi -L | wc -l)
+    [ "$most" = 1 ] && [ -e "$stand_in/libnccl.so.2" ] || return 0
+    most=4 how=', on one device by a stand-in for NCCL'
+    with=(INFINIC_SHARE_DEVICES=1 "LD_LIBRARY_PATH=$(cd "$stand_in" && pwd)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}")
+}
+
+# ranks COMMAND...: a function or a program whose processes are several ranks.
+ranks() {
+    ([ -z "$how" ] || export "${with[@]}" && "$@")
+}
+
+# killed PROGRAM: one of its ranks, in the middle of training on a device; PROGRAM is of the folder $made.
+killed() {
+    local pid got victim log=$work/killed.log begin
+    rm -f "$work/killed.jsonl"
+    "$made/$1" train --data tests/reference/tokens.bin --quiet --steps 1000000 --metrics "$work/killed.jsonl" \
+        > "$log" 2>&1 &
+    pid=$!
+    until [ -s "$work/killed.jsonl" ] && [ "$(losses "$work/killed.jsonl" | wc -l)" -ge 3 ]; do
+        kill -0 "$pid" || { cat "$log"; return 1; }
+        sleep 0.05
+    done
+    victim=$(pgrep -f "^$made/$1 train" | grep -v "^$pid\$" | shuf -n 1)
+    begin=$SECONDS
+    kill -9 "$victim"
+    wait "$pid"
+    got=$?
+    [ "$got" = 7 ] && [ $((SECONDS - begin)) -le 10 ] && grep -q "(process $victim) died at step" "$log" && return 0
+    cat "$log"
+    echo "exit code $got after $((SECONDS - begin)) s"
+    return 1
+}
+
 . "$(dirname "${BASH_SOURCE[0]}")/sizes.sh"
 
 # greedy NAME PROGRAM [OPTION...]: every prompt of the reference NAME; a continuation may depart where

@@ -1,4 +1,4 @@
-/* cuda.c - the fake driver: fake.h. */
+/* cuda.c - the fake driver: fake.h; its streams are in streams.c. */
 #include "tests/runtime/fake/fake.h"
 
 #include <stdbool.h>
@@ -8,36 +8,10 @@
 #include <string.h>
 
 #include "runtime/device.h"
+#include "tests/runtime/fake/streams.h"
 
-enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NO_DEVICE = 100, BAD_IMAGE = 200, FAILED = 700 };
-enum { STREAMS = 8, QUEUE = 1 << 16, NODES = 256 };
-
-typedef struct Event {
-    int recorded, reached; /* how often */
-} Event;
-
-typedef struct Work {
-    void (*run)(void *data);
-    void *data;
-    Event *record, *wait;
-    int number;          /* of that recording */
-    struct Work **after; /* in a graph: what has to be done before */
-    size_t after_count;
-    bool done;
-} Work;
-
-typedef struct Graph {
-    Work *node[NODES];
-    int count;
-} Graph;
-
-typedef struct Stream {
-    Work *work;
-    int count, done;
-    Graph *graph;      /* while one is recorded */
-    Work *next[NODES]; /* what the next node comes after */
-    size_t next_count;
-} Stream;
+enum { OK = FAKE_OK, INVALID = FAKE_INVALID, FAILED = FAKE_FAILED };
+enum { NO_MEMORY = 2, NO_DEVICE = 100, BAD_IMAGE = 200 };
 
 typedef struct Function {
     FakeKernel kernel;
@@ -60,129 +34,12 @@ typedef struct Copy {
     size_t bytes;
 } Copy;
 
-static Stream *streams[STREAMS];
-static int stream_count;
 static long launches;
-static bool failed;
 static uint64_t taken_bytes;
-
-/* Memory that lives as long as the process: graphs run their work again and again. */
-static void *keep(size_t bytes) {
-    static void **last;
-    void **block = calloc(1, sizeof *block + bytes);
-    *block = last;
-    last = block;
-    return block + 1;
-}
 
 static long setting(const char *name, long otherwise) {
     const char *text = getenv(name);
     return text ? atol(text) : otherwise;
-}
-
-/* --- streams: nothing happens before somebody waits --- */
-
-static void run_until(Stream *s, const Event *event, int number);
-
-static void run_all(Stream *s) { run_until(s, NULL, 0); }
-
-static void run_one(Stream *s) {
-    Work w = s->work[s->done++];
-    for (int i = 0; w.wait && i < stream_count; i++)
-        if (streams[i] != s) run_until(streams[i], w.wait, w.number);
-    if (w.run) w.run(w.data);
-    if (w.record) w.record->reached = w.number;
-}
-
-/* Runs everything, or up to a recording of `event`. */
-static void run_until(Stream *s, const Event *event, int number) {
-    while (s->done < s->count && !(event && event->reached >= number)) run_one(s);
-    if (s->done == s->count) s->done = s->count = 0;
-}
-
-static void add_node(Stream *s, Work w) {
-    Work *node = keep(sizeof *node);
-    *node = w;
-    node->after = keep(s->next_count * sizeof *node->after);
-    node->after_count = s->next_count;
-    memcpy(node->after, s->next, s->next_count * sizeof *node->after);
-    s->next[0] = s->graph->node[s->graph->count++] = node;
-    s->next_count = 1;
-}
-
-static void put(Stream *s, Work w) {
-    if (s->graph) {
-        add_node(s, w);
-        return;
-    }
-    if (s->count == QUEUE) run_all(s);
-    s->work[s->count++] = w;
-}
-
-void fake_enqueue(void *stream, void (*run)(void *data), void *data) {
-    put(stream, (Work){.run = run, .data = data});
-}
-
-bool fake_is_capturing(void *stream) { return ((const Stream *)stream)->graph != NULL; }
-
-int cuStreamCreate(Stream **out, unsigned flags) {
-    (void)flags;
-    *out = calloc(1, sizeof **out);
-    (*out)->work = calloc(QUEUE, sizeof(Work));
-    streams[stream_count++] = *out;
-    return OK;
-}
-
-int cuStreamDestroy_v2(Stream *s) {
-    for (int i = 0; i < stream_count; i++)
-        if (streams[i] == s) streams[i] = streams[--stream_count];
-    free(s->work);
-    free(s);
-    return OK;
-}
-
-int cuStreamSynchronize(Stream *s) {
-    if (s) run_all(s);
-    return failed ? FAILED : OK;
-}
-
-int cuCtxSynchronize(void) {
-    for (int i = 0; i < stream_count; i++) run_all(streams[i]);
-    return failed ? FAILED : OK;
-}
-
-int cuStreamWaitEvent(Stream *s, Event *event, unsigned flags) {
-    (void)flags;
-    put(s, (Work){.wait = event, .number = event->recorded});
-    return OK;
-}
-
-int cuEventCreate(Event **out, unsigned flags) {
-    (void)flags;
-    *out = calloc(1, sizeof **out);
-    return OK;
-}
-
-int cuEventDestroy_v2(Event *event) {
-    free(event);
-    return OK;
-}
-
-int cuEventRecord(Event *event, Stream *s) {
-    put(s, (Work){.record = event, .number = ++event->recorded});
-    return OK;
-}
-
-int cuEventSynchronize(Event *event) {
-    for (int i = 0; i < stream_count; i++) run_until(streams[i], event, event->recorded);
-    return failed ? FAILED : OK;
-}
-
-int cuEventElapsedTime(float *ms, Event *from, Event *to) {
-    (void)from;
-    (void)to;
-    *ms = 0.25f;
-    return OK;
 }
 
 /* --- device and memory --- */
@@ -302,9 +159,9 @@ static void run_set(void *data) {
 }
 
 int cuMemsetD8Async(uint64_t at, unsigned char value, size_t bytes, Stream *s) {
-    Copy *set = keep(sizeof *set);
+    Copy *set = fake_keep(sizeof *set);
     *set = (Copy){fake_pointer(at), (const void *)(uintptr_t)value, bytes};
-    put(s, (Work){.run = run_set, .data = set});
+    fake_put(s, (Work){.run = run_set, .data = set});
     return OK;
 }
 
@@ -314,9 +171,9 @@ static void run_copy(void *data) {
 }
 
 static int copy_later(void *to, const void *from, size_t bytes, Stream *s) {
-    Copy *copy = keep(sizeof *copy);
+    Copy *copy = fake_keep(sizeof *copy);
     *copy = (Copy){to, from, bytes};
-    put(s, (Work){.run = run_copy, .data = copy});
+    fake_put(s, (Work){.run = run_copy, .data = copy});
     return OK;
 }
 
@@ -378,6 +235,8 @@ int cuModuleLoadDataEx(Module **out, const void *image, unsigned count, int *opt
         memcpy(&text, image, sizeof text);
     else if (strncmp(image, ".version", 8) != 0)
         return BAD_IMAGE;
+    else if (!strstr(image, ".entry inf_begin"))
+        text = (FakeImage){FAKE_MAGIC, fake_shared_kernels, (uint64_t)fake_shared_kernel_count};
     *out = calloc(1, sizeof **out);
     (*out)->function = calloc(text.count, sizeof(Function));
     (*out)->count = (int)text.count;
@@ -407,14 +266,14 @@ int cuFuncSetAttribute(Function *function, int attribute, int value) {
 static void run_call(void *data) {
     const Call *call = data;
     launches++;
-    if (launches == setting("FAKE_FAIL_LAUNCH", -1)) failed = true;
-    if (!failed) call->kernel->run(&call->launch);
+    if (launches == setting("FAKE_FAIL_LAUNCH", -1)) fake_failed = true;
+    if (!fake_failed) call->kernel->run(&call->launch);
 }
 
 int cuLaunchKernel(Function *f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                    unsigned block_y, unsigned block_z, unsigned shared, Stream *s, void **arguments,
                    void **extra) {
-    Call *call = keep(sizeof *call);
+    Call *call = fake_keep(sizeof *call);
     if (grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1 || extra) return INVALID;
     if (shared > (f->shared ? f->shared : 48u << 10)) return INVALID;
     call->kernel = &f->kernel;
@@ -427,80 +286,6 @@ int cuLaunchKernel(Function *f, unsigned grid_x, unsigned grid_y, unsigned grid_
                                        : 8;
         memcpy(&call->launch.value[i], arguments[i], bytes);
     }
-    put(s, (Work){.run = run_call, .data = call});
-    return OK;
-}
-
-/* --- graphs: launches run as late, and in as wrong an order, as they may --- */
-
-int cuStreamBeginCapture_v2(Stream *s, int mode) {
-    (void)mode;
-    run_all(s);
-    s->graph = keep(sizeof *s->graph);
-    s->next_count = 0;
-    return OK;
-}
-
-int cuStreamGetCaptureInfo_v2(Stream *s, int *status, uint64_t *id, Graph **graph, Work ***nodes,
-                              size_t *count) {
-    *status = s->graph != NULL;
-    if (id || graph) return INVALID;
-    *nodes = s->next;
-    *count = s->next_count;
-    return OK;
-}
-
-int cuStreamUpdateCaptureDependencies(Stream *s, Work **nodes, size_t count, unsigned flags) {
-    if (!s->graph || flags != 1) return INVALID;
-    memcpy(s->next, nodes, count * sizeof *nodes);
-    s->next_count = count;
-    return OK;
-}
-
-int cuStreamEndCapture(Stream *s, Graph **out) {
-    if (!s->graph) return INVALID;
-    *out = s->graph;
-    s->graph = NULL;
-    return OK;
-}
-
-int cuGraphInstantiateWithFlags(Graph **out, Graph *graph, unsigned long long flags) {
-    (void)flags;
-    *out = graph;
-    return OK;
-}
-
-int cuGraphDestroy(Graph *graph) {
-    (void)graph;
-    return OK;
-}
-
-int cuGraphExecDestroy(Graph *graph) {
-    (void)graph;
-    return OK;
-}
-
-int cuGraphUpload(Graph *graph, Stream *s) {
-    (void)graph;
-    (void)s;
-    return OK;
-}
-
-static bool ready(const Work *node) {
-    for (size_t i = 0; i < node->after_count; i++)
-        if (!node->after[i]->done) return false;
-    return !node->done;
-}
-
-/* Of those that are ready, the one recorded last goes first. */
-int cuGraphLaunch(Graph *graph, Stream *s) {
-    for (int i = 0; i < graph->count; i++) graph->node[i]->done = false;
-    for (int left = graph->count; left > 0; left--) {
-        int i = graph->count - 1;
-        while (i >= 0 && !ready(graph->node[i])) i--;
-        if (i < 0) return INVALID;
-        graph->node[i]->done = true;
-        put(s, *graph->node[i]);
-    }
+    fake_put(s, (Work){.run = run_call, .data = call});
     return OK;
 }
