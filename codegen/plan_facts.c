@@ -25,6 +25,7 @@ void plan_params(Program *p) {
                          .transposed = param->transposed,
                          .trainable = param->trainable,
                          .copied = param->counted_elsewhere,
+                         .owned = param_is_owned(p->mod, param),
                          .decay = param->decay,
                          .init_a = param->init_a,
                          .uses = param->uses,

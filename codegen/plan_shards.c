@@ -7,7 +7,9 @@
 
 static bool reads(const Graph *g, int param) {
     for (int i = 0; g != NULL && i < g->nin; i++)
-        if (g->in_port[i].role == ROLE_weight && g->in_port[i].index == param) return true;
+        if ((g->in_port[i].role == ROLE_weight || g->in_port[i].role == ROLE_weight_copy) &&
+            g->in_port[i].index == param)
+            return true;
     return false;
 }
 
@@ -34,7 +36,9 @@ void plan_shards(Program *p) {
         PlanShard row = {.local = first_reader(p, part.offset_elems, end),
                          .at = part.offset_elems * 4,
                          .bytes = part.elems * 4,
-                         .state_at = part.state_elems * 4};
+                         .state_at = part.state_elems * 4,
+                         .owned = part.owned};
+        if (part.owned) row.master_at = (m->nstate * module_state_elems(m) + part.master_elems) * 4;
         vec_push(p->arena, &p->shards, row);
     }
 }

@@ -81,6 +81,7 @@ static void print_params(const Program *p, FILE *out) {
                 r->init, r->transposed, r->trainable, r->decay);
         print_double(out, r->init_a);
         if (r->copied) fputs(", .copied = 1", out);
+        if (r->owned) fputs(", .owned = 1", out);
         fprintf(out,
                 ", .uses = %d, .use_offset = %" PRId64 ", .use_stride = %" PRId64 ", .place = ",
                 r->uses, r->use_offset, r->use_stride);
@@ -290,8 +291,10 @@ static void print_buckets(const Program *p, FILE *out) {
     if (p->shards.n > 0) fputs("};\n\nstatic const PlanShard shards[] = {\n", out);
     for (uint32_t i = 0; i < p->shards.n; i++) {
         const PlanShard *r = &p->shards.data[i];
-        fprintf(out, "    {%d, %" PRId64 ", %" PRId64 ", %" PRId64 "},\n", r->local, r->at,
-                r->bytes, r->state_at);
+        fprintf(out, "    {%d, %" PRId64 ", %" PRId64 ", %" PRId64, r->local, r->at, r->bytes,
+                r->state_at);
+        if (r->owned) fprintf(out, ", .owned = 1, .master_at = %" PRId64, r->master_at);
+        fputs("},\n", out);
     }
     fputs("};\n\nstatic const PlanReady ready[] = {\n", out);
     for (uint32_t i = 0; i < p->ready.n; i++)

@@ -122,9 +122,9 @@ typedef struct Port {
  * innermost last. */
 typedef enum RegionId {
     REGION_none,
-    REGION_param,   /* flat weights */
+    REGION_param,   /* flat f32 weights, those that every replica has */
     REGION_grad,    /* flat gradient accumulators */
-    REGION_state,   /* optimizer state */
+    REGION_state,   /* optimizer state, then the f32 weights that this replica alone has */
     REGION_copy,    /* bf16 copy of the flat weights, element for element */
     REGION_scalar,  /* host scalars, loss, counts, metrics, norm */
     REGION_data,    /* staged batch */

@@ -93,10 +93,10 @@ bool module_is_sharded(const Module *m) {
     return m->parallel.zero > 0 && (m->parallel.dp > 1 || is_alone(m));
 }
 
-static bool decays_at(const Module *m, int64_t elem) {
+static Segment segment_at(const Module *m, int64_t elem) {
     for (int s = 0; s < m->nsegment; s++)
-        if (elem < m->segment[s].offset_elems + m->segment[s].elems) return m->segment[s].decay;
-    return false;
+        if (elem < m->segment[s].offset_elems + m->segment[s].elems) return m->segment[s];
+    return (Segment){0};
 }
 
 static int tied_at(const Module *m, int64_t elem) {
@@ -114,17 +114,18 @@ static bool in_bucket(const Module *m, int64_t elem) {
 }
 
 /* Ranges of the parameter vector that replicas share: buckets of first uses, then tied weights that
- * have none. */
-static bool shared_range(const Module *m, int index, int64_t *offset, int64_t *elems) {
-    for (int i = 0; i < m->nbucket; i++) {
-        *offset = m->bucket[i].offset_elems, *elems = m->bucket[i].elems;
-        if (*offset < m->flat_elems && index-- == 0) return true;
+ * have none. The next one from *at on, which begins at 0. */
+static bool shared_range(const Module *m, int *at, int64_t *offset, int64_t *elems) {
+    for (; *at < m->nbucket; ++*at) {
+        const Bucket *b = &m->bucket[*at];
+        *offset = b->offset_elems, *elems = b->elems;
+        if (*offset < m->flat_elems) return ++*at, true;
     }
-    for (int i = 0; i < m->nparam; i++) {
-        const Param *p = &m->param[i];
+    for (; *at < m->nbucket + m->nparam; ++*at) {
+        const Param *p = &m->param[*at - m->nbucket];
         if (p->uses < 2 || !p->trainable || in_bucket(m, p->offset_elems)) continue;
         *offset = p->offset_elems, *elems = param_use_stride(m, p);
-        if (index-- == 0) return true;
+        return ++*at, true;
     }
     return false;
 }
@@ -132,20 +133,33 @@ static bool shared_range(const Module *m, int index, int64_t *offset, int64_t *e
 bool module_flat_segment(const Module *m, int index, FlatPart *out) {
     if (index < 0 || index >= m->nsegment) return false;
     const Segment *s = &m->segment[index];
-    *out = (FlatPart){s->offset_elems, s->elems, s->offset_elems, s->decay, -1};
+    *out = (FlatPart){.offset_elems = s->offset_elems,
+                      .elems = s->elems,
+                      .state_elems = s->offset_elems,
+                      .decay = s->decay,
+                      .owned = s->owned,
+                      .tied = -1};
     return true;
 }
 
 bool module_flat_part(const Module *m, int index, FlatPart *out) {
     if (index < 0) return false;
     if (!module_is_sharded(m)) return module_flat_segment(m, index, out);
-    int64_t offset = 0, elems = 0, state = 0;
-    for (int i = 0; i <= index; i++) {
+    int64_t offset = 0, elems = 0, state = 0, master = 0;
+    Segment segment = {0};
+    for (int i = 0, at = 0; i <= index; i++) {
         state += elems / m->parallel.dp;
-        if (!shared_range(m, i, &offset, &elems)) return false;
+        master += segment.owned ? elems / m->parallel.dp : 0;
+        if (!shared_range(m, &at, &offset, &elems)) return false;
+        segment = segment_at(m, offset);
     }
-    *out =
-        (FlatPart){offset, elems / m->parallel.dp, state, decays_at(m, offset), tied_at(m, offset)};
+    *out = (FlatPart){.offset_elems = offset,
+                      .elems = elems / m->parallel.dp,
+                      .state_elems = state,
+                      .master_elems = master,
+                      .decay = segment.decay,
+                      .owned = segment.owned,
+                      .tied = tied_at(m, offset)};
     return true;
 }
 
@@ -154,6 +168,24 @@ int64_t module_state_elems(const Module *m) {
     FlatPart part;
     for (int i = 0; module_flat_part(m, i, &part); i++) total += part.elems;
     return total;
+}
+
+int64_t module_whole_elems(const Module *m) {
+    int64_t total = 0;
+    for (int s = 0; s < m->nsegment; s++)
+        if (!m->segment[s].owned) total += m->segment[s].elems;
+    return total;
+}
+
+int64_t module_master_elems(const Module *m) {
+    int64_t total = 0;
+    FlatPart part;
+    for (int i = 0; module_flat_part(m, i, &part); i++) total += part.owned ? part.elems : 0;
+    return total;
+}
+
+bool param_is_owned(const Module *m, const Param *p) {
+    return p->segment < m->nsegment && m->segment[p->segment].owned;
 }
 
 int64_t param_slices(const Module *m, const Param *p) {

@@ -7,9 +7,11 @@
  *
  * Parameter space: every parameter block has an offset in one flat f32 vector; blocks start at
  * multiples of PARAM_ALIGN elements, and so do the slices of a stack that lie apart. The vector is
- * cut into at most two segments: blocks with weight decay first, then those without (Segment).
+ * cut into segments: blocks with weight decay first, then those without (Segment).
  * Gradients use the same offsets; second and later uses of a tied parameter have buffers of their
- * own behind the vector.
+ * own behind the vector. With zero = 1, weights that graphs read as their copy in bf16 alone are in
+ * segments of their own, behind the others: in f32 each replica has those that it owns, as one more
+ * vector behind its states, and the region of f32 weights ends before them.
  */
 #ifndef INFINIC_IR_MODULE_H
 #define INFINIC_IR_MODULE_H
@@ -30,7 +32,7 @@ typedef enum ScalarIndex {
 /* What the program is compiled for: C for this CPU, or CUDA. Passes ask where targets differ. */
 typedef enum Target { TARGET_c, TARGET_cuda } Target;
 
-enum { PARAM_ALIGN = 128, STACK_MAX = REPEAT_DEPTH_MAX, SEGMENT_MAX = 2, CHUNKS_MAX = 4096 };
+enum { PARAM_ALIGN = 128, STACK_MAX = REPEAT_DEPTH_MAX, SEGMENT_MAX = 4, CHUNKS_MAX = 4096 };
 
 typedef enum InitKind {
     INIT_zeros,
@@ -159,6 +161,7 @@ typedef struct BuildSetting {
 typedef struct Segment {
     int64_t offset_elems, elems;
     bool decay;
+    bool owned; /* zero = 1: f32 weights are with their owners only, all have the copy in bf16 */
 } Segment;
 
 /* Gradients that replicas add up together: a range of the region of gradients, whole blocks of
@@ -171,10 +174,10 @@ typedef struct Bucket {
 /* What of the flat vectors the update works on at once: a segment; with zero = 1 what one replica
  * owns of a bucket, or of a tied weight whose first use another rank computes: replica r has
  * elements [r * elems, (r + 1) * elems) from offset_elems on, and of each state vector `elems` from
- * state_elems on. */
+ * state_elems on; of an owned segment, the f32 weights from master_elems on in their vector. */
 typedef struct FlatPart {
-    int64_t offset_elems, elems, state_elems;
-    bool decay;
+    int64_t offset_elems, elems, state_elems, master_elems;
+    bool decay, owned;
     int tied; /* the parameter whose later uses count, too; -1: none, or uses are added apart */
 } FlatPart;
 
@@ -257,6 +260,10 @@ bool module_is_sharded(const Module *m);
 bool module_flat_part(const Module *m, int index, FlatPart *out);    /* false: there are fewer */
 bool module_flat_segment(const Module *m, int index, FlatPart *out); /* whole ones */
 int64_t module_state_elems(const Module *m);                         /* of one state vector */
+/* Of the f32 weights: that every replica has; that one owns, behind its states. */
+int64_t module_whole_elems(const Module *m);
+int64_t module_master_elems(const Module *m);
+bool param_is_owned(const Module *m, const Param *p);
 /* Pieces of a block that may lie apart: slices along its first stack axis; elements of one. */
 int64_t param_slices(const Module *m, const Param *p);
 int64_t param_slice_elems(const Module *m, const Param *p);

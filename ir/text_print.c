@@ -329,8 +329,9 @@ void text_print_module(const Module *m, FILE *out, int flags) {
     for (int c = 0; m->chunk != NULL && c < m->nchunk; c++)
         fprintf(out, "chunk %d %d\n", c, m->chunk[c]);
     for (int i = 0; i < m->nsegment; i++)
-        fprintf(out, "segment %lld %lld%s\n", (long long)m->segment[i].offset_elems,
-                (long long)m->segment[i].elems, m->segment[i].decay ? " decay" : "");
+        fprintf(out, "segment %lld %lld%s%s\n", (long long)m->segment[i].offset_elems,
+                (long long)m->segment[i].elems, m->segment[i].decay ? " decay" : "",
+                m->segment[i].owned ? " owned" : "");
     for (int i = 0; i < m->nbucket; i++)
         fprintf(out, "bucket %d %lld %lld\n", m->bucket[i].local,
                 (long long)m->bucket[i].offset_elems, (long long)m->bucket[i].elems);

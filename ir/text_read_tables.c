@@ -202,6 +202,7 @@ static void read_segment(TextReader *r) {
     s.offset_elems = text_read_int(r, 0, INT64_MAX);
     s.elems = text_read_int(r, 0, INT64_MAX);
     s.decay = text_accept(r, "decay");
+    s.owned = text_accept(r, "owned");
     if (!r->failed) r->m->segment[r->m->nsegment++] = s;
 }
 

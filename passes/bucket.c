@@ -13,6 +13,10 @@
  * so that replicas can share a bucket evenly. A bucket is of one chunk and one segment. A tied
  * weight's uses each have one of their own: they are complete at different times, perhaps on
  * different ranks. What is not trained, or computed elsewhere, comes last and is in none.
+ *
+ * Where replicas share the update and graphs read bf16 copies, a weight that no graph reads in f32
+ * is in a segment of its kind (Segment.owned): its f32 values are needed by the one replica that
+ * updates them.
  */
 #include "passes/layout.h"
 
@@ -44,6 +48,7 @@ typedef struct Buckets {
     int local;     /* chunk of this rank */
     Fill fill[SEGMENT_MAX];
     bool *placed;     /* by parameter */
+    int *kind;        /* by parameter: which fill it belongs to */
     VEC(int) segment; /* of each bucket of the module: which fill it counts from */
 } Buckets;
 
@@ -138,7 +143,33 @@ static int list_made(const Module *m, const Graph *g, Made *made) {
 
 /* ---- filling ---------------------------------------------------------------------------- */
 
-static int segment_of(const Param *p) { return layout_decays(p) ? 0 : 1; }
+/* Fills, in the order of their segments: with decay and without, then the same two of what its
+ * owner alone has in f32. */
+enum { FILL_owned = 2 };
+
+/* Whether any graph has such a port. */
+static bool has_port(const Module *m, Role role, int param) {
+    for (int i = 0; i < m->ngraph; i++) {
+        const Graph *g = m->graph[i];
+        for (int k = 0; k < g->nin + g->nout; k++) {
+            const Port *port = k < g->nin ? &g->in_port[k] : &g->out_port[k - g->nin];
+            if (port->role == role && port->index == param) return true;
+        }
+    }
+    return false;
+}
+
+/* Updated by whoever owns it, and read as its copy alone. */
+static bool is_owned(const Module *m, int param) {
+    const Param *p = &m->param[param];
+    bool shared = p->uses > 1 || has_port(m, ROLE_grad, param);
+    return module_is_sharded(m) && p->trainable && shared && has_port(m, ROLE_weight_copy, param) &&
+           !has_port(m, ROLE_weight, param);
+}
+
+static int fill_of(const Module *m, int param) {
+    return (is_owned(m, param) ? FILL_owned : 0) + (layout_decays(&m->param[param]) ? 0 : 1);
+}
 
 /* Elements that a bucket should not exceed. */
 static int64_t limit(const Buckets *b) {
@@ -162,7 +193,7 @@ static void close_bucket(Buckets *b, int segment) {
 /* A tensor as one piece: into the open bucket, or if it does not fit, into the next one. */
 static void place_whole(Buckets *b, int param) {
     Param *p = &b->m->param[param];
-    int s = segment_of(p);
+    int s = b->kind[param];
     Fill *f = &b->fill[s];
     int64_t elems = layout_round(type_elems(b->m->types, p->type), PARAM_ALIGN);
     bool tied = p->uses > 1;
@@ -188,7 +219,7 @@ static void cut_layers(Buckets *b, int s, int64_t begin, int64_t stride, int64_t
 /* Some stacks of one repeat, layer by layer. */
 static void place_part(Buckets *b, const Made *made, int n, int64_t elems, const Node *repeat) {
     Param *first = &b->m->param[made[0].param];
-    int s = segment_of(first);
+    int s = b->kind[made[0].param];
     Fill *f = &b->fill[s];
     int64_t count = param_slices(b->m, first), stride = layout_round(elems, b->align);
     close_bucket(b, s);
@@ -211,7 +242,7 @@ static void place_stacks(Buckets *b, const Made *made, int n, int s, const Node 
     int64_t elems = 0;
     for (int i = 0; i < n; i++) {
         const Param *p = &b->m->param[made[i].param];
-        if (segment_of(p) != s || b->placed[made[i].param]) continue;
+        if (b->kind[made[i].param] != s || b->placed[made[i].param]) continue;
         int64_t own = layout_round(param_slice_elems(b->m, p), PARAM_ALIGN);
         if (npart > 0 && elems + own > b->bytes / ELEM_BYTES) {
             place_part(b, part, npart, elems, repeat);
@@ -245,7 +276,7 @@ static void place_chunk(Buckets *b, const Graph *g) {
 static void place_rest(Buckets *b) {
     for (int i = 0; i < b->m->nparam; i++) {
         Param *p = &b->m->param[i];
-        Fill *f = &b->fill[segment_of(p)];
+        Fill *f = &b->fill[b->kind[i]];
         int64_t align = p->uses > 1 && p->trainable ? b->align : PARAM_ALIGN;
         if (b->placed[i]) continue;
         p->offset_elems = layout_round(f->at, align); /* tied: replicas share it, too */
@@ -263,13 +294,15 @@ static void join_segments(Buckets *b) {
         begin[s] = m->flat_elems;
         number[s] = m->nsegment;
         if (b->fill[s].at == 0) continue;
-        m->segment[m->nsegment++] =
-            (Segment){.offset_elems = begin[s], .elems = b->fill[s].at, .decay = s == 0};
+        m->segment[m->nsegment++] = (Segment){.offset_elems = begin[s],
+                                              .elems = b->fill[s].at,
+                                              .decay = s % FILL_owned == 0,
+                                              .owned = s >= FILL_owned};
         m->flat_elems += b->fill[s].at;
     }
     for (int i = 0; i < m->nparam; i++) {
         Param *p = &m->param[i];
-        int s = segment_of(p);
+        int s = b->kind[i];
         p->segment = m->nsegment > 0 && number[s] == m->nsegment ? 0 : number[s];
         p->offset_elems += begin[s];
     }
@@ -297,8 +330,12 @@ void bucket_params(Module *m, Arena *scratch) {
                  .scratch = scratch,
                  .align = PARAM_ALIGN * m->parallel.dp,
                  .bytes = m->parallel.bucket_bytes,
-                 .placed = ARENA_ARRAY(scratch, bool, m->nparam + 1)};
-    for (int i = 0; i < m->nparam; i++) m->param[i].stride_elems = 0;
+                 .placed = ARENA_ARRAY(scratch, bool, m->nparam + 1),
+                 .kind = ARENA_ARRAY(scratch, int, m->nparam + 1)};
+    for (int i = 0; i < m->nparam; i++) {
+        m->param[i].stride_elems = 0;
+        b.kind[i] = fill_of(m, i);
+    }
     for (b.local = m->nchunk - 1; b.local >= 0; b.local--) {
         const Graph *g = module_chunk_graph(m, "train", b.local);
         if (g != NULL) place_chunk(&b, g);

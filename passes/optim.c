@@ -271,22 +271,32 @@ static Port whole_segment(const Module *m, Role role, int s) {
     return (Port){.role = role, .index = s, .use = module_is_sharded(m) ? 1 : 0};
 }
 
-static void add_copies(Builder *b, const Val *weight) {
-    for (int s = 0; s < b->g->mod->nsegment; s++)
-        graph_add_output(b->g, build_cast(b, weight[s], DT_bf16),
-                         whole_segment(b->g->mod, ROLE_flat_copy, s));
+/* Which segments the graph "copy" makes the copy of: those that are there as a whole; where
+ * replicas share them, a segment that nobody reads the copy of needs none. */
+static bool is_copied(const Module *m, int s) {
+    if (!module_is_sharded(m)) return true;
+    bool read = false;
+    for (int i = 0; i < m->ngraph; i++)
+        for (int k = 0; k < m->graph[i]->nin; k++) {
+            const Port *port = &m->graph[i]->in_port[k];
+            read |= port->role == ROLE_weight_copy && m->param[port->index].segment == s;
+        }
+    return read && !m->segment[s].owned;
 }
 
-/* The graph "copy": what fills the copy when weights came from elsewhere than the update. */
+/* The graph "copy": what fills the copy when weights came from elsewhere than the update. NULL:
+ * nothing. */
 static Graph *build_copy(Module *m) {
     Builder b = {.g = graph_new(m, "copy"), .phase = PHASE_U};
-    Val weight[SEGMENT_MAX];
     for (int s = 0; s < m->nsegment; s++) {
+        if (!is_copied(m, s)) continue;
         Type type = type_intern(m->types, DT_f32, 1, &m->segment[s].elems);
-        weight[s] = graph_add_input(b.g, type, whole_segment(m, ROLE_flat_weight, s));
+        graph_add_input(b.g, type, whole_segment(m, ROLE_flat_weight, s));
     }
-    add_copies(&b, weight);
-    return b.g;
+    for (int k = 0; k < b.g->nin; k++)
+        graph_add_output(b.g, build_cast(&b, b.g->in[k], DT_bf16),
+                         whole_segment(m, ROLE_flat_copy, b.g->in_port[k].index));
+    return b.g->nin > 0 ? b.g : NULL;
 }
 
 /* ---- the whole -------------------------------------------------------------------------- */
@@ -305,10 +315,11 @@ static Graph *build_update(Module *m, Arena *scratch) {
         for (int k = 0; k < m->nstate; k++)
             graph_add_output(g, result[s].state[k],
                              (Port){.role = ROLE_flat_state, .index = s, .use = k});
-    Val *weight = ARENA_ARRAY(scratch, Val, u.npart + 1);
-    for (int s = 0; s < u.npart; s++) weight[s] = result[s].weight;
-    /* A replica has new weights for its own parts only: "copy" follows when all are there. */
-    if (reads_copy(m) && !module_is_sharded(m)) add_copies(&u.b, weight);
+    /* Where others need the f32 weights of a part, too, "copy" follows when all are there. */
+    for (int s = 0; s < u.npart && reads_copy(m); s++)
+        if (!module_is_sharded(m) || u.part[s].owned)
+            graph_add_output(g, build_cast(&u.b, result[s].weight, DT_bf16),
+                             (Port){.role = ROLE_flat_copy, .index = s});
     graph_add_output(g, norm, (Port){.role = ROLE_grad_norm});
     graph_add_output(g, build_cast(&u.b, u.ok, DT_f32), (Port){.role = ROLE_update_ok});
     return g;
@@ -335,7 +346,8 @@ bool pass_optim(PassContext *ctx) {
     layout_params(m, ctx->scratch);
     if (ctx->table != NULL && module_has_buckets(m)) ctx->table->buckets += m->nbucket;
     m->nstate = state_count(&m->train.optimizer);
-    if (reads_copy(m)) module_set_graph(m, "copy", build_copy(m));
+    Graph *copy = reads_copy(m) ? build_copy(m) : NULL;
+    if (copy != NULL) module_set_graph(m, "copy", copy);
     if (module_chunk_graph(m, "train", 0) == NULL) return true;
     if (m->ntensor == 0) module_number_tensors(m);
     if (module_is_sharded(m)) {

@@ -7,7 +7,8 @@
  * Why     a plan that is complete before the run needs no allocator in it, and its peak is known to
  *         the byte. place_check.c replays the plan and fails on any overlap of live bytes.
  *
- * Regions: param, grad, state and copy are flat vectors laid out by optim. scalar holds the host's
+ * Regions: param, grad, state and copy are flat vectors laid out by optim; f32 weights that one
+ * replica alone has are in state, behind the optimizer's own. scalar holds the host's
  * scalars, then loss and count, norm and flag, and the metrics. data holds the staged batch, cache
  * the keys and values of generate. With one microbatch in flight everything else is scratch, so
  * that what the backward pass has read makes room for what it writes; with more, values that the
@@ -113,10 +114,13 @@ static Addr flat_home(const Module *m, const Port *port) {
     if (port->role == ROLE_flat_grad) home.region = REGION_grad;
     if (port->role == ROLE_flat_grad && port->use > 0)
         home.offset_bytes = param_grad_offset(m, &m->param[part.tied], port->use) * bytes;
-    if (port->role != ROLE_flat_state) return home;
+    bool master = port->role == ROLE_flat_weight && part.owned;
+    if (port->role != ROLE_flat_state && !master) return home;
+    int64_t vectors = master ? m->nstate : port->use;
     home.region = REGION_state;
     home.shard_bytes = 0;
-    home.offset_bytes = (port->use * module_state_elems(m) + part.state_elems) * bytes;
+    home.offset_bytes = vectors * module_state_elems(m) * bytes;
+    home.offset_bytes += (master ? part.master_elems : part.state_elems) * bytes;
     return home;
 }
 
@@ -220,9 +224,15 @@ typedef struct Holders {
 static void hold_params(const Module *m, Holders *h, Arena *arena) {
     for (int i = 0; i < m->nparam; i++) {
         const Param *p = &m->param[i];
-        int copies = 1 + m->nstate + (p->uses > 1 ? p->uses : 1);
-        int64_t half = m->region_bytes[REGION_copy] > 0 ? type_bytes(m->types, p->type) / 2 : 0;
-        Holder row = {.bytes = copies * type_bytes(m->types, p->type) + half,
+        int64_t bytes = type_bytes(m->types, p->type), uses = p->uses > 1 ? p->uses : 1;
+        int64_t half = m->region_bytes[REGION_copy] > 0 ? bytes / 2 : 0;
+        int64_t owned = m->nstate + (param_is_owned(m, p) ? 1 : 0);
+        int64_t whole = uses + (param_is_owned(m, p) ? 0 : 1);
+        if (module_is_sharded(m))
+            half += owned * bytes / m->parallel.dp;
+        else
+            whole += owned;
+        Holder row = {.bytes = whole * bytes + half,
                       .span = p->span,
                       .what = arena_printf(arena, "parameter '%s', gradient and %d state%s",
                                            p->name, m->nstate, m->nstate == 1 ? "" : "s")};
@@ -295,10 +305,12 @@ static int gradient_buffers(const PassContext *ctx) {
 static void size_flat_regions(PassContext *ctx) {
     Module *m = ctx->mod;
     for (int i = 0; i < REGION_count; i++) m->region_bytes[i] = 0;
-    m->region_bytes[REGION_param] = m->flat_elems * FLOAT_BYTES;
+    bool copies = module_graph(m, "copy") != NULL || module_master_elems(m) > 0;
+    m->region_bytes[REGION_param] = module_whole_elems(m) * FLOAT_BYTES;
     m->region_bytes[REGION_grad] = m->grad_elems * FLOAT_BYTES * gradient_buffers(ctx);
-    m->region_bytes[REGION_state] = m->nstate * module_state_elems(m) * FLOAT_BYTES;
-    m->region_bytes[REGION_copy] = module_graph(m, "copy") ? m->flat_elems * HALF_BYTES : 0;
+    m->region_bytes[REGION_state] =
+        (m->nstate * module_state_elems(m) + module_master_elems(m)) * FLOAT_BYTES;
+    m->region_bytes[REGION_copy] = copies ? m->flat_elems * HALF_BYTES : 0;
     m->region_bytes[REGION_scalar] = scalar_bytes(m);
     for (int i = 0; i < m->ngraph; i++) {
         m->region_bytes[REGION_data] =

@@ -30,6 +30,8 @@ static const char *prove_segments(Arena *arena, const Module *m) {
     for (int s = 0; s < m->nsegment; s++) {
         if (m->segment[s].offset_elems != at)
             return arena_printf(arena, "segment %d does not begin at %" PRId64, s, at);
+        if (s > 0 && m->segment[s - 1].owned && !m->segment[s].owned)
+            return arena_printf(arena, "segment %d stands behind owned ones", s);
         at += m->segment[s].elems;
     }
     if (at != m->flat_elems) return "the segments do not cover the parameter vector";
@@ -40,6 +42,33 @@ static const char *prove_segments(Arena *arena, const Module *m) {
         if (p->offset_elems < s->offset_elems || end > s->offset_elems + s->elems)
             return arena_printf(arena, "parameter '%s' lies outside its segment", p->name);
     }
+    return NULL;
+}
+
+/* What in f32 only its owner has, nobody reads so, and somebody owns. */
+static const char *prove_owned(Arena *arena, const Module *m) {
+    for (int i = 0; i < m->ngraph; i++)
+        for (int k = 0; k < m->graph[i]->nin; k++) {
+            const Port *port = &m->graph[i]->in_port[k];
+            if (port->role == ROLE_weight && param_is_owned(m, &m->param[port->index]))
+                return arena_printf(arena, "%s reads '%s' in f32, which its owner alone has",
+                                    m->graph[i]->name, m->param[port->index].name);
+        }
+    int64_t *left = ARENA_ARRAY(arena, int64_t, m->nparam + 1);
+    for (int i = 0; i < m->nparam; i++)
+        left[i] = param_is_owned(m, &m->param[i]) ? param_extent(m, &m->param[i]) : 0;
+    FlatPart part;
+    for (int k = 0; module_flat_part(m, k, &part); k++)
+        for (int i = 0; i < m->nparam && part.owned; i++) {
+            int64_t begin = m->param[i].offset_elems, end = begin + param_extent(m, &m->param[i]);
+            int64_t from = part.offset_elems, to = from + part.elems * m->parallel.dp;
+            int64_t low = begin > from ? begin : from, high = end < to ? end : to;
+            if (low < high) left[i] -= high - low;
+        }
+    for (int i = 0; i < m->nparam; i++)
+        if (left[i] != 0)
+            return arena_printf(arena, "%" PRId64 " elements of '%s' have no owner", left[i],
+                                m->param[i].name);
     return NULL;
 }
 
@@ -136,5 +165,6 @@ const char *prove_layout(Arena *arena, Module *m) {
     sort_pieces(&pieces);
     if (why == NULL) why = prove_apart(arena, m, &pieces);
     if (why == NULL && module_is_bucketed(m)) why = prove_buckets(arena, m, &pieces);
+    if (why == NULL) why = prove_owned(arena, m);
     return why;
 }

@@ -210,13 +210,13 @@ void inf_engine_close(InfEngine *m) {
 }
 
 void inf_engine_fetch(InfEngine *m, PlanRegion region, int64_t offset, int64_t bytes) {
-    if (m->table->shared) return;
+    if (m->table->shared || bytes == 0) return;
     m->table->copy_out(m->device, m->base[region] + offset, m->on_device[region] + offset,
                        (uint64_t)bytes);
 }
 
 void inf_engine_push(InfEngine *m, PlanRegion region, int64_t offset, int64_t bytes) {
-    if (m->table->shared) return;
+    if (m->table->shared || bytes == 0) return;
     m->table->copy_in(m->device, m->on_device[region] + offset, m->base[region] + offset,
                       (uint64_t)bytes);
 }
@@ -369,9 +369,22 @@ void inf_engine_copy_weights(InfEngine *m) {
         if (strcmp(m->plan->chunk[i].name, "copy") == 0) inf_engine_run(m, i);
 }
 
+/* Bytes of f32 weights behind the states, of a run that has states. */
+static int64_t master_bytes(const InfEngine *m) {
+    int64_t bytes = m->bytes[PLAN_REGION_state] - m->plan->nstate * m->plan->state_bytes;
+    return bytes > 0 ? bytes : 0;
+}
+
 void inf_engine_push_weights(InfEngine *m) {
     inf_engine_push_all(m, PLAN_REGION_param);
+    inf_engine_push(m, PLAN_REGION_state, m->plan->nstate * m->plan->state_bytes, master_bytes(m));
+    if (inf_plan_owns(m->plan)) inf_engine_push_all(m, PLAN_REGION_copy);
     inf_engine_copy_weights(m);
+}
+
+void inf_engine_fetch_weights(InfEngine *m) {
+    inf_engine_fetch_all(m, PLAN_REGION_param);
+    inf_engine_fetch(m, PLAN_REGION_state, m->plan->nstate * m->plan->state_bytes, master_bytes(m));
 }
 
 void inf_random4(const InfEnv *env, uint32_t stream, uint32_t iteration, uint64_t block,

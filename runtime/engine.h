@@ -76,8 +76,10 @@ void inf_engine_fetch(InfEngine *m, PlanRegion region, int64_t offset, int64_t b
 void inf_engine_push(InfEngine *m, PlanRegion region, int64_t offset, int64_t bytes);
 /* Launches what makes the copy of the weights in bf16, where the plan has one. */
 void inf_engine_copy_weights(InfEngine *m);
-/* After the host wrote weights: the device gets them, and makes that copy. */
+/* After the host wrote weights (inf_param_put): the device gets them, and makes that copy where it
+ * has them in f32. Before the host reads them (inf_param_values). */
 void inf_engine_push_weights(InfEngine *m);
+void inf_engine_fetch_weights(InfEngine *m);
 /* The whole region. */
 void inf_engine_fetch_all(InfEngine *m, PlanRegion region);
 void inf_engine_push_all(InfEngine *m, PlanRegion region);

@@ -139,12 +139,23 @@ static void print_settings(const Plan *plan) {
     printf("\n");
 }
 
+/* zero = 1: what a replica keeps of what they share, and for how many elements. */
+static void print_shared(const Plan *plan) {
+    int64_t elems = 0, bytes = plan->region_bytes[PLAN_REGION_state];
+    for (uint32_t i = 0; i < plan->nshard; i++) elems += plan->shard[i].bytes / 4;
+    if (elems == 0) return;
+    printf("  optimizer: 1/%d of %lld elements with padding, %.2f bytes each: states%s\n",
+           inf_plan_replicas(plan), (long long)(elems * inf_plan_replicas(plan)),
+           (double)bytes / (double)elems, inf_plan_owns(plan) ? " and f32 weights" : "");
+}
+
 static void print_memory(const Facts *f) {
     const Plan *plan = f->plan;
     printf("\nmemory%s, planned: %llu bytes and the data set\n",
            inf_plan_processes(plan) > 1 ? " of rank 0" : "", (unsigned long long)f->arena_bytes);
     for (int r = PLAN_REGION_param; r < PLAN_REGION_recv; r++)
         printf("  %-10s %14lld\n", region_names[r], (long long)f->region[r]);
+    print_shared(plan);
     if (f->timed)
         printf("  with synthetic data: planned %llu, measured %llu\n",
                (unsigned long long)f->timed->planned_bytes,

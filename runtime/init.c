@@ -30,7 +30,10 @@ static float draw(uint64_t key, const PlanParam *block, int64_t element) {
     return (float)(block->init_a * pair[lane & 1]);
 }
 
-static void init_param(const InfParam *p, float *stored, uint64_t seed) {
+/* Values that are made at a time. */
+enum { PIECE = 256 };
+
+static void init_param(const InfParam *p, InfEngine *m, uint64_t seed) {
     InfRandomKey key = {.seed = seed, .purpose = INF_PURPOSE_INIT, .id = hash_name(p->name)};
     uint64_t folded = inf_random_fold(key);
     int64_t length = inf_param_row_length(p), rows = inf_param_row_count(p);
@@ -38,16 +41,18 @@ static void init_param(const InfParam *p, float *stored, uint64_t seed) {
     float constant = p->block->init == PLAN_INIT_ones ? 1.0f : 0.0f;
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
-        float *at = stored + inf_param_row_at(p, row);
-        for (int64_t i = 0; i < length; i++)
-            at[i] = random ? draw(folded, p->block, row * length + i) : constant;
+        float piece[PIECE];
+        for (int64_t done = 0, n; done < length; done += n) {
+            n = length - done < PIECE ? length - done : PIECE;
+            for (int64_t i = 0; i < n; i++)
+                piece[i] = random ? draw(folded, p->block, row * length + done + i) : constant;
+            inf_param_put(p, m, inf_param_row_at(p, row) + done, piece, n);
+        }
     }
 }
 
 void inf_params_init(const InfParams *all, InfEngine *m, uint64_t seed) {
     memset(m->base[PLAN_REGION_param], 0, (size_t)m->plan->region_bytes[PLAN_REGION_param]);
     for (int i = 0; i < all->count; i++)
-        if (all->param[i].here)
-            init_param(&all->param[i], inf_engine_at(m, PLAN_REGION_param, all->param[i].offset),
-                       seed);
+        if (all->param[i].here) init_param(&all->param[i], m, seed);
 }

@@ -16,7 +16,12 @@ static const float *stored_at(const InfParam *p, const InfEngine *m, int which) 
     return inf_engine_at(m, PLAN_REGION_param, p->offset);
 }
 
-/* The same where replicas have a part each. */
+/* Whether replicas have a part each. */
+static bool are_shared(const InfParam *p, const InfEngine *m, int which) {
+    return inf_shards_on(m->pipeline) && (which != INF_VALUES_weights || p->block->owned);
+}
+
+/* The values then. */
 static InfCode shared_values(InfError *e, const InfParam *p, const InfEngine *m, int which,
                              float scale, const float **at, float **copy) {
     size_t bytes = (size_t)inf_param_stored(p) * sizeof(float);
@@ -36,8 +41,7 @@ static InfCode shared_values(InfError *e, const InfParam *p, const InfEngine *m,
 static InfCode give_values(InfError *e, const InfParam *p, const InfEngine *m, int which) {
     const float *at;
     float *copy = NULL;
-    if (which == INF_VALUES_weights || !inf_shards_on(m->pipeline) || p->rank != m->plan->rank)
-        return INF_OK;
+    if (!are_shared(p, m, which) || p->rank != m->plan->rank) return INF_OK;
     InfCode code = shared_values(e, p, m, which, 1.0f, &at, &copy);
     free(copy);
     return code;
@@ -46,8 +50,8 @@ static InfCode give_values(InfError *e, const InfParam *p, const InfEngine *m, i
 /* What this rank holds, ready to be written. */
 static InfCode own_values(InfError *e, const InfParam *p, const InfEngine *m, int which,
                           float scale, const float **at, float **copy) {
-    if (which != INF_VALUES_weights && inf_shards_on(m->pipeline))
-        return shared_values(e, p, m, which, scale, at, copy);
+    INF_ASSERT(which != INF_VALUES_weights || !p->block->owned || inf_shards_on(m->pipeline));
+    if (are_shared(p, m, which)) return shared_values(e, p, m, which, scale, at, copy);
     const float *stored = stored_at(p, m, which);
     *at = stored;
     if (which != INF_VALUES_gradients && inf_param_contiguous(p)) return INF_OK;

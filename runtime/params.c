@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/shards.h"
 #include "runtime/transport.h"
 
 /* The block's name with the '*' replaced by indices, in fresh memory. */
@@ -56,6 +57,7 @@ static bool add_block(InfParams *all, const PlanParam *block, int rank) {
                         .here = rank == all->plan->rank,
                         .offset = block->offset + at,
                         .use_offset = i * stored_bytes,
+                        .halves = block->owned,
                         .count = product(block->dim, block->ndim)};
         if (!p->name) return false;
         all->count++;
@@ -75,9 +77,11 @@ static void merge_copies(InfParams *all) {
         }
         InfParam *own = p->here ? p : before, *other = p->here ? before : p;
         int rank = before->block->copied ? p->rank : before->rank;
+        bool halves = before->halves || p->halves;
         free(other->name);
         *before = *own;
         before->rank = rank;
+        before->halves = halves;
     }
     all->count = kept;
 }
@@ -170,6 +174,15 @@ void inf_param_gather(const InfParam *p, const float *stored, float *logical) {
     for (int64_t row = 0; row < rows; row++)
         memcpy(logical + row * length, stored + inf_param_row_at(p, row),
                (size_t)length * sizeof(float));
+}
+
+void inf_param_put(const InfParam *p, InfEngine *m, int64_t at, const float *values,
+                   int64_t count) {
+    if (p->block->owned)
+        inf_shards_put(p, m, at, values, count);
+    else
+        memcpy((float *)inf_engine_at(m, PLAN_REGION_param, p->offset) + at, values,
+               (size_t)count * sizeof *values);
 }
 
 void inf_param_scatter(const InfParam *p, const float *logical, float *stored) {

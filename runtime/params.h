@@ -21,6 +21,7 @@ typedef struct InfParam {
     int64_t offset;         /* bytes in the param region; in grad too */
     int64_t use_offset;     /* bytes from use 1's block in the grad region */
     int64_t count;          /* logical elements */
+    bool halves;            /* on some rank all that every replica has of it is its copy in bf16 */
 } InfParam;
 
 /* Another name of a tied parameter. */
@@ -57,6 +58,10 @@ int64_t inf_param_row_at(const InfParam *p, int64_t row);
  */
 int64_t inf_param_stored(const InfParam *p);
 int64_t inf_param_use_offset(const InfParam *p, int use);
+
+/* Gives elements [at, at + count) of a weight as stored their values, wherever this rank keeps them
+ * (see inf_engine_push_weights). */
+void inf_param_put(const InfParam *p, InfEngine *m, int64_t at, const float *values, int64_t count);
 
 /* Copies logical values out of, or into, a stored tensor; both ways leave padding alone. */
 void inf_param_gather(const InfParam *p, const float *stored, float *logical);

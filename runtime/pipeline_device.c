@@ -163,14 +163,18 @@ static void norm(InfPipeline *p, InfEngine *m) {
         m->table->sum(m->device, squares, (uint64_t)f->nsquares);
 }
 
-/* Weights in f32 go to all, each replica makes the copy in bf16 of them. */
+/* What is read in f32 goes to all so, and each replica makes the copy in bf16 of it; of other
+ * weights the copy goes to all, as the update left it. */
 static void spread(InfPipeline *p, InfEngine *m) {
     for (uint32_t i = 0; i < p->plan->nshard; i++) {
         const PlanShard *shard = &p->plan->shard[i];
-        unsigned char *from = at(m, PLAN_REGION_param, shard->at);
-        inf_engine_use(m, from, shard->bytes * p->replicas, true);
-        if (inf_engine_replicas_go(m, cost_of((uint64_t)(shard->bytes * p->replicas))))
-            m->table->spread(m->device, from, (uint64_t)shard->bytes);
+        bool half = shard->owned;
+        int64_t each = half ? shard->bytes / 2 : shard->bytes, all = each * p->replicas;
+        unsigned char *from =
+            half ? at(m, PLAN_REGION_copy, shard->at / 2) : at(m, PLAN_REGION_param, shard->at);
+        inf_engine_use(m, from, all, true);
+        if (inf_engine_replicas_go(m, cost_of((uint64_t)all)))
+            m->table->spread(m->device, from, (uint64_t)each);
     }
     inf_engine_copy_weights(m);
 }

@@ -16,9 +16,10 @@ enum { PLAN_VERSION = 1, PLAN_NDIM_MAX = 8, PLAN_REPEAT_DEPTH_MAX = 4, PLAN_PART
 
 typedef enum PlanRegion {
     PLAN_REGION_none,
-    PLAN_REGION_param,  /* flat f32 weights */
+    PLAN_REGION_param,  /* flat f32 weights, those that every replica has */
     PLAN_REGION_grad,   /* flat f32 gradient accumulators */
-    PLAN_REGION_state,  /* optimizer state: nstate vectors of the length of param */
+    PLAN_REGION_state,  /* optimizer state: nstate vectors of state_bytes, then f32 weights that
+                         * this replica alone has */
     PLAN_REGION_copy,   /* bf16 copy of the flat weights, element for element; chunk "copy" */
     PLAN_REGION_scalar, /* host scalars, then loss, counts, metrics, norm */
     PLAN_REGION_data,   /* the staged batch */
@@ -272,12 +273,16 @@ typedef struct PlanBucket {
 
 /* zero = 1: a range that replicas share evenly, the one of number r its r-th part. They own its
  * weights and keep its states, in each state vector from state_at on; after an update all weights
- * go to all. Of later uses of tied weights there are gradients only. */
+ * go to all. Where weights are read as their copy in bf16 alone, each replica has the f32 ones of
+ * its part only, from master_at on in PLAN_REGION_state, and the copy goes to all. Of later uses of
+ * tied weights there are gradients only. */
 typedef struct PlanShard {
     int32_t local; /* the chunk of this rank that reads the weights first; -1: none does */
-    int64_t at;    /* bytes in PLAN_REGION_param */
+    int64_t at;    /* bytes in the vector of f32 weights; the copy begins at half of it */
     int64_t bytes; /* of one replica */
     int64_t state_at;
+    uint8_t owned; /* else every replica has all f32 weights, in PLAN_REGION_param */
+    int64_t master_at;
 } PlanShard;
 
 /* Where a bucket is complete: at a STEP_REDUCE in this iteration of the outermost repeat around
@@ -359,6 +364,7 @@ typedef struct PlanParam {
     uint8_t transposed;            /* stored [in, out] */
     uint8_t trainable;
     uint8_t copied; /* another rank holds this weight, too, and is the one that saves it */
+    uint8_t owned;  /* not in PLAN_REGION_param: PlanShard.master_at; offset is that of grad */
     uint8_t decay;
     double init_a;
     /* gradient buffers; use u >= 1 at grad offset use_offset + (u - 1) * use_stride */
@@ -551,6 +557,13 @@ extern const struct InfTransport inf_transport_mpi;
 static inline int inf_plan_replicas(const Plan *plan) { return plan->dp > 1 ? plan->dp : 1; }
 static inline int inf_plan_processes(const Plan *plan) {
     return plan->ranks * inf_plan_replicas(plan);
+}
+
+/* Whether replicas have f32 weights of their own parts only. */
+static inline int inf_plan_owns(const Plan *plan) {
+    for (uint32_t i = 0; i < plan->nshard; i++)
+        if (plan->shard[i].owned) return 1;
+    return 0;
 }
 
 /* The runtime's entry: the generated main hands over its plan, or the array of them. */

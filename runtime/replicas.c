@@ -1,7 +1,8 @@
 /* replicas.c - hashes of logical tensors, compared between ranks.
  *
  * Reads   every logical tensor that this rank holds, padding left out, so that a tied weight on two
- *         ranks of a pipeline has one hash, too.
+ *         ranks of a pipeline has one hash, too. Of weights in f32 with their owners only
+ *         (PlanParam.owned), the copy in bf16.
  * Writes  nothing: the first tensor that differs is named, with the ranks.
  * Why     equal replicas are what makes one checkpoint of replica 0 the whole truth. They are equal
  *         by construction; other files, another processor or a broken one would go unnoticed.
@@ -12,19 +13,49 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "runtime/bf16.h"
 #include "runtime/transport.h"
 
 /* Hashes that a rank tells at once. */
 enum { HASHES_MAX = 1 << 16 };
 
-static uint64_t hash_tensor(const InfParam *p, const float *stored, XXH3_state_t *state) {
+/* Elements have `size` bytes. */
+static uint64_t hash_tensor(const InfParam *p, const void *stored, size_t size,
+                            XXH3_state_t *state) {
     int64_t length = inf_param_row_length(p), rows = inf_param_row_count(p);
-    size_t bytes = (size_t)length * sizeof *stored;
-    if (inf_param_contiguous(p)) return XXH3_64bits(stored, (size_t)p->count * sizeof *stored) | 1;
+    const char *at = stored;
+    if (inf_param_contiguous(p)) return XXH3_64bits(at, (size_t)p->count * size) | 1;
     XXH3_64bits_reset(state);
     for (int64_t row = 0; row < rows; row++)
-        XXH3_64bits_update(state, stored + inf_param_row_at(p, row), bytes);
+        XXH3_64bits_update(state, at + (size_t)inf_param_row_at(p, row) * size,
+                           (size_t)length * size);
     return XXH3_64bits_digest(state) | 1; /* 0: not here */
+}
+
+/* The hash of the copy in bf16 of what is here in f32. */
+static uint64_t hash_rounded(const InfParam *p, const float *stored, XXH3_state_t *state) {
+    int64_t length = inf_param_row_length(p), rows = inf_param_row_count(p);
+    uint16_t piece[256];
+    const int64_t most = sizeof piece / sizeof *piece;
+    XXH3_64bits_reset(state);
+    for (int64_t row = 0; row < rows; row++) {
+        const float *at = stored + inf_param_row_at(p, row);
+        for (int64_t done = 0, n; done < length; done += n) {
+            n = length - done < most ? length - done : most;
+            for (int64_t i = 0; i < n; i++) piece[i] = inf_bf16(at[done + i]);
+            XXH3_64bits_update(state, piece, (size_t)n * sizeof *piece);
+        }
+    }
+    return XXH3_64bits_digest(state) | 1;
+}
+
+static uint64_t hash_weight(const InfParam *p, const InfEngine *m, XXH3_state_t *state) {
+    if (p->block->owned)
+        return hash_tensor(p, inf_engine_at(m, PLAN_REGION_copy, p->offset / 2), sizeof(uint16_t),
+                           state);
+    const float *stored = inf_engine_at(m, PLAN_REGION_param, p->offset);
+    return p->halves ? hash_rounded(p, stored, state)
+                     : hash_tensor(p, stored, sizeof *stored, state);
 }
 
 /* By state vector (first the weights), then by tensor. */
@@ -33,12 +64,13 @@ static void hash_all(const InfParams *all, const InfEngine *m, int vectors, XXH3
     for (int k = 0; k < vectors; k++)
         for (int i = 0; i < all->count; i++) {
             const InfParam *p = &all->param[i];
-            const unsigned char *at =
-                k == 0 ? inf_engine_at(m, PLAN_REGION_param, p->offset)
-                       : inf_engine_at(m, PLAN_REGION_state,
-                                       (k - 1) * m->plan->state_bytes + p->offset);
-            const float *stored = (const float *)(const void *)at;
-            *hash++ = p->here ? hash_tensor(p, stored, state) : 0;
+            int64_t at = (k - 1) * m->plan->state_bytes + p->offset;
+            *hash = 0;
+            if (p->here && k == 0) *hash = hash_weight(p, m, state);
+            if (p->here && k > 0)
+                *hash =
+                    hash_tensor(p, inf_engine_at(m, PLAN_REGION_state, at), sizeof(float), state);
+            hash++;
         }
 }
 
@@ -100,6 +132,7 @@ InfCode inf_replicas_same(InfError *e, const InfParams *all, InfEngine *m, int64
     int most = total < HASHES_MAX ? total : HASHES_MAX;
     if (!inf_engine_transport(m) || inf_plan_replicas(m->plan) == 1) return INF_OK;
     inf_engine_fetch_all(m, PLAN_REGION_param);
+    if (inf_plan_owns(m->plan)) inf_engine_fetch_all(m, PLAN_REGION_copy);
     if (states) inf_engine_fetch_all(m, PLAN_REGION_state);
     TRY(m->table->finish(e, m->device));
     XXH3_state_t *state = XXH3_createState();

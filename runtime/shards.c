@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/bf16.h"
 #include "runtime/check.h"
 
 struct InfShards {
@@ -82,6 +83,7 @@ void inf_shards_spread(InfPipeline *p, InfEngine *m) {
     for (uint32_t i = 0; i < p->plan->nshard && inf_pipeline_works(p); i++) {
         const PlanShard *shard = &p->plan->shard[i];
         uint64_t each = (uint64_t)shard->bytes / sizeof(float);
+        INF_ASSERT(!shard->owned); /* copies are what devices have */
         inf_pipeline_note(p, p->transport->spread(&p->error,
                                                   floats_at(m, PLAN_REGION_param, shard->at), each,
                                                   &s->spread[i]));
@@ -103,15 +105,15 @@ void inf_shards_await(InfPipeline *p, int local) {
 
 /* ---- values --- */
 
-/* The part of a tensor that this replica owns in a shard: elements of it, and where the shard has
+/* The part of a tensor that a replica owns in a shard: elements of it, and where the shard has
  * the first of them. False: nothing. */
 typedef struct Piece {
     int64_t from, to; /* of the tensor */
     int64_t at;       /* of what is owned */
 } Piece;
 
-static bool piece_of(const InfParam *p, const InfEngine *m, const PlanShard *s, Piece *out) {
-    int64_t begin = (s->at + m->replica * s->bytes) / 4, end = begin + s->bytes / 4;
+static bool piece_of(const InfParam *p, int replica, const PlanShard *s, Piece *out) {
+    int64_t begin = (s->at + replica * s->bytes) / 4, end = begin + s->bytes / 4;
     int64_t first = p->offset / 4, last = first + inf_param_stored(p);
     int64_t low = begin > first ? begin : first, high = end < last ? end : last;
     *out = (Piece){low - first, high - first, low - begin};
@@ -120,6 +122,23 @@ static bool piece_of(const InfParam *p, const InfEngine *m, const PlanShard *s, 
 
 static float *state_at(const InfEngine *m, int k, const PlanShard *s) {
     return floats_at(m, PLAN_REGION_state, k * m->plan->state_bytes + s->state_at);
+}
+
+/* What a replica owns of a shard: of a state, or the weights. */
+static const float *owned_at(const InfEngine *m, int which, const PlanShard *s) {
+    if (which >= INF_VALUES_state) return state_at(m, which - INF_VALUES_state, s);
+    INF_ASSERT(s->owned && m->bytes[PLAN_REGION_state] > 0);
+    return floats_at(m, PLAN_REGION_state, s->master_at);
+}
+
+/* Where others have values, here is what changes none of them when it is added: -0, not 0, for
+ * which -0 is no zero. */
+static void leave_to_others(const InfParam *p, const InfEngine *m, const PlanShard *s,
+                            float *stored) {
+    Piece piece;
+    for (int r = 0; r < m->pipeline->replicas; r++)
+        if (r != m->replica && piece_of(p, r, s, &piece))
+            for (int64_t i = piece.from; i < piece.to; i++) stored[i] = -0.0f;
 }
 
 /* The sum over the uses of elements [from, to) of a tensor's gradient. */
@@ -139,11 +158,12 @@ InfCode inf_shards_values(InfError *e, const InfParam *p, const InfEngine *m, in
     memset(stored, 0, (size_t)total * sizeof *stored);
     for (uint32_t i = 0; i < m->plan->nshard; i++) {
         const PlanShard *s = &m->plan->shard[i];
-        if (!piece_of(p, m, s, &piece)) continue;
+        leave_to_others(p, m, s, stored);
+        if (!piece_of(p, m->replica, s, &piece)) continue;
         if (which == INF_VALUES_gradients)
             add_uses(p, m, piece, stored);
         else
-            memcpy(stored + piece.from, state_at(m, which - INF_VALUES_state, s) + piece.at,
+            memcpy(stored + piece.from, owned_at(m, which, s) + piece.at,
                    (size_t)(piece.to - piece.from) * sizeof *stored);
     }
     if (m->pipeline->replicas == 1) return INF_OK;
@@ -160,8 +180,24 @@ void inf_shards_load(const InfParam *p, InfEngine *m, int k, const float *stored
     Piece piece;
     for (uint32_t i = 0; i < m->plan->nshard; i++) {
         const PlanShard *s = &m->plan->shard[i];
-        if (piece_of(p, m, s, &piece))
+        if (piece_of(p, m->replica, s, &piece))
             memcpy(state_at(m, k, s) + piece.at, stored + piece.from,
                    (size_t)(piece.to - piece.from) * sizeof *stored);
+    }
+}
+
+void inf_shards_put(const InfParam *p, InfEngine *m, int64_t at, const float *values,
+                    int64_t count) {
+    Piece piece;
+    uint16_t *copy = (uint16_t *)(void *)(m->home[PLAN_REGION_copy] + p->offset / 2) + at;
+    for (int64_t i = 0; i < count; i++) copy[i] = inf_bf16(values[i]);
+    for (uint32_t i = 0; m->bytes[PLAN_REGION_state] > 0 && i < m->plan->nshard; i++) {
+        const PlanShard *s = &m->plan->shard[i];
+        if (!s->owned || !piece_of(p, m->replica, s, &piece)) continue;
+        int64_t low = piece.from > at ? piece.from : at;
+        int64_t high = piece.to < at + count ? piece.to : at + count;
+        if (low < high)
+            memcpy(floats_at(m, PLAN_REGION_state, s->master_at) + piece.at + low - piece.from,
+                   values + low - at, (size_t)(high - low) * sizeof *values);
     }
 }

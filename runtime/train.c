@@ -113,7 +113,7 @@ static InfCode evaluate(InfError *e, Trainer *t) {
 
 static InfCode save_checkpoint(InfError *e, Trainer *t) {
     char *folder = NULL;
-    inf_engine_fetch_all(&t->s.engine, PLAN_REGION_param);
+    inf_engine_fetch_weights(&t->s.engine);
     inf_engine_fetch_all(&t->s.engine, PLAN_REGION_state);
     TRY(t->s.engine.table->finish(e, t->s.engine.device));
     InfCode code = inf_checkpoint_save(e, &t->s.params, &t->s.engine, t->out, &t->state, &folder);
@@ -323,7 +323,7 @@ static InfCode save_final(InfError *e, Trainer *t) {
     if (inf_engine_leads(&t->s.engine)) TRY(inf_dir_make(e, t->out));
     char *path = inf_path_join(t->out, "model.safetensors");
     if (!path) return inf_fail(e, INF_IO, "out of memory");
-    inf_engine_fetch_all(&t->s.engine, PLAN_REGION_param);
+    inf_engine_fetch_weights(&t->s.engine);
     InfCode code = t->s.engine.table->finish(e, t->s.engine.device);
     if (code == INF_OK)
         code = inf_params_save(e, &t->s.params, &t->s.engine, path, INF_VALUES_weights, 1.0f);

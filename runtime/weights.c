@@ -195,12 +195,14 @@ static InfCode check_fit(InfError *e, const InfParams *all, const Plan *plan, co
 
 static InfCode load_one(InfError *e, const InfParam *p, InfEngine *m, const InfTensors *set,
                         const InfTensor *t) {
-    float *stored = inf_engine_at(m, PLAN_REGION_param, p->offset);
-    if (inf_param_contiguous(p)) return inf_tensors_read_f32(e, set, t, stored);
-    float *logical = malloc((size_t)p->count * sizeof *logical);
+    int64_t length = inf_param_row_length(p), rows = inf_param_row_count(p);
+    if (inf_param_contiguous(p) && !p->block->owned)
+        return inf_tensors_read_f32(e, set, t, inf_engine_at(m, PLAN_REGION_param, p->offset));
+    float *logical = malloc((size_t)p->count * sizeof *logical + 1);
     if (!logical) return inf_fail(e, INF_IO, "out of memory");
     InfCode code = inf_tensors_read_f32(e, set, t, logical);
-    if (code == INF_OK) inf_param_scatter(p, logical, stored);
+    for (int64_t row = 0; code == INF_OK && row < rows; row++)
+        inf_param_put(p, m, inf_param_row_at(p, row), logical + row * length, length);
     free(logical);
     return code;
 }

@@ -2,7 +2,8 @@
  * plan walked by the runtime's engine; against the f64 evaluator, and bit for bit between fused and
  * unfused, with and without reuse of memory, with and without recompute = layer, and 1, 2 and 4
  * threads. Laid out in buckets, of 1 KB, 64 KB or whole, gradients have the bits of the dense
- * layout, and updates those of each other: the norm is summed in another order than there.
+ * layout, and updates those of each other, also of a replica that owns its shards (zero = 1, on
+ * CUDA): the norm is summed in another order than there.
  *
  * INFINIC_RANDOM=FIRST[,COUNT[,N]] runs these seeds, every N-th also unfused, and says how far each
  * is from the evaluator. */
@@ -18,7 +19,7 @@
 
 #include <cmocka.h>
 
-enum { BATCH = 25 /* cases in one translation unit */, VARIANTS = 8, BUCKETED = 5 };
+enum { BATCH = 25 /* cases in one translation unit */, VARIANTS = 9, BUCKETED = 5, ZERO = 8 };
 
 static const WholeVariant variants[VARIANTS] = {{0},
                                                 {.no_reuse = true},
@@ -27,8 +28,9 @@ static const WholeVariant variants[VARIANTS] = {{0},
                                                 {.recompute = true},
                                                 {.bucket = 1000},
                                                 {.bucket = 64000},
-                                                {.bucket = 1 << 30}};
-static const int threads[VARIANTS][3] = {{1, 2, 4}, {1}, {1, 4}, {2}, {2}, {2}, {1}, {1}};
+                                                {.bucket = 1 << 30},
+                                                {.bucket = 4000, .zero = true}};
+static const int threads[VARIANTS][3] = {{1, 2, 4}, {1}, {1, 4}, {2}, {2}, {2}, {1}, {1}, {2}};
 
 typedef struct Batch {
     WholeCase c[BATCH];
@@ -45,6 +47,7 @@ typedef struct Range {
     uint64_t unfused_every; /* kernels of single ops are most of the compiler's time */
     bool told;              /* say how far each is */
     bool half;              /* dtype = bf16 */
+    bool owned;             /* with weights that zero = 1 leaves to their owners */
     const char *cc;         /* NULL: the system's */
 } Range;
 
@@ -66,6 +69,7 @@ static Range asked_for(Range r) {
 /* Which of the variants a seed is compiled in; of those with buckets every third seed has two. */
 static bool is_wanted(const WholeCase *c, const Range *range, uint64_t seed, int v) {
     if (variants[v].bucket > 0 && seed % 3 != 0) return false;
+    if (variants[v].zero) return object_is_cuda();
     if (variants[v].bucket > 1000 && (variants[v].bucket == 64000) != (seed % 2 == 0)) return false;
     if (variants[v].no_fuse && seed % range->unfused_every != 0) return false;
     return !variants[v].recompute || c->rand.repeats;
@@ -81,6 +85,7 @@ static void batch_build(Batch *b, const Range *range, uint64_t first) {
         for (int v = 0; v < VARIANTS; v++)
             if (is_wanted(&b->c[i], range, seed, v))
                 b->whole[i][v] = whole_new(&b->c[i], variants[v], b->object);
+        if (range->owned) assert_true(whole_owned(b->whole[i][ZERO]) > 0);
     }
     object_build(b->object, range->cc, NULL);
 }
@@ -94,8 +99,10 @@ static void batch_free(Batch *b) {
 
 static bool complain(uint64_t seed, int variant, int nthreads, const char *why) {
     if (why == NULL) return true;
-    fprintf(stderr, "seed %llu, buckets of %lld%s%s%s, %d threads: %s\n", (unsigned long long)seed,
-            (long long)variants[variant].bucket, variants[variant].recompute ? ", recompute" : "",
+    fprintf(stderr, "seed %llu, buckets of %lld%s%s%s%s, %d threads: %s\n",
+            (unsigned long long)seed, (long long)variants[variant].bucket,
+            variants[variant].zero ? ", zero = 1" : "",
+            variants[variant].recompute ? ", recompute" : "",
             variants[variant].no_fuse ? ", no fuse" : "",
             variants[variant].no_reuse ? ", no reuse" : "", nthreads, why);
     return false;
@@ -177,6 +184,8 @@ static void test_half_graphs(void **state) {
     r.half = true;
     assert_int_equal(run_seeds(r, &rounded), 0);
     assert_in_range(rounded, 9 * r.count / 10, r.count);
+    r = (Range){.first = 21, .count = 1, .unfused_every = 2, .half = true, .owned = true};
+    assert_int_equal(run_seeds(r, &rounded), 0);
 }
 
 /* Three replicas, buckets of one tensor each to all in one: plans prove what they say of buckets.

@@ -4,6 +4,7 @@
 #include "codegen/program.h"
 #include "ir/bf16.h"
 #include "passes/pass.h"
+#include "runtime/params.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -40,9 +41,12 @@ static Program *whole_program(Whole *w, WholeVariant v, int64_t replicas) {
     w->m->parallel.dp = replicas;
     w->m->parallel.bucketed = v.bucket > 0;
     w->m->parallel.bucket_bytes = v.bucket;
+    w->m->parallel.loopback = v.zero;
+    w->m->parallel.zero = v.zero;
     PassOptions options = {.no_fuse = v.no_fuse, .no_reuse = v.no_reuse};
     PassContext ctx = {.mod = w->m, .scratch = &scratch, .options = &options};
     if (!passes_run(&ctx)) {
+        if (v.zero) return NULL;
         diag_finish(&w->diag);
         die("passes refused a random graph");
     }
@@ -56,6 +60,10 @@ Whole *whole_new(const WholeCase *c, WholeVariant v, Object *o) {
     Whole *w = mem_alloc(sizeof *w);
     w->c = c;
     w->program = whole_program(w, v, 1);
+    if (w->program == NULL) {
+        whole_free(w);
+        return NULL;
+    }
     w->number = ARENA_ARRAY(&w->arena, uint32_t, w->program->kernels.n);
     for (uint32_t i = 0; i < w->program->kernels.n; i++) {
         const KernelRow *row = &w->program->kernels.data[i];
@@ -78,6 +86,8 @@ uint32_t whole_buckets(const WholeCase *c, int64_t bucket) {
 }
 
 uint32_t whole_steps(const Whole *w) { return w->program->steps.n; }
+
+int64_t whole_owned(const Whole *w) { return module_master_elems(w->m); }
 
 void whole_free(Whole *w) {
     arena_free(&w->arena);
@@ -148,20 +158,60 @@ static int64_t grad_at(const Whole *w, int param, int use, int64_t k) {
     return use == 0 ? elem_at(w, param, k) : param_grad_offset(w->m, p, use) + k;
 }
 
-static void store(const Whole *w, int param, const EvalTensor *t, float *to) {
-    for (int64_t k = 0; k < param_elems(w, param); k++)
-        to[elem_at(w, param, k)] = (float)t->data[k];
+/* What the one replica owns of a vector: where zero = 1 has element `at` of it, from `begin` of
+ * the shard's on; NULL: nowhere. */
+static float *owned_at(const Whole *w, const InfEngine *m, int64_t at, int k) {
+    for (uint32_t i = 0; i < w->plan.nshard; i++) {
+        const PlanShard *s = &w->plan.shard[i];
+        int64_t in = 4 * at - s->at, begin = k < 0 ? s->master_at : s->state_at;
+        if (in < 0 || in >= s->bytes) continue;
+        return inf_engine_at(m, PLAN_REGION_state,
+                             (k < 0 ? 0 : k * w->plan.state_bytes) + begin + in);
+    }
+    return NULL;
+}
+
+/* Element `at` of the vector of weights, of a state vector; padding may be nowhere. */
+static float *weight_at(const Whole *w, const InfEngine *m, int64_t at) {
+    if (4 * at >= w->plan.region_bytes[PLAN_REGION_param]) return owned_at(w, m, at, -1);
+    return inf_engine_at(m, PLAN_REGION_param, 4 * at);
+}
+
+static float *state_at(const Whole *w, const InfEngine *m, int k, int64_t at) {
+    if (w->plan.nshard > 0) return owned_at(w, m, at, k);
+    return inf_engine_at(m, PLAN_REGION_state, k * w->plan.state_bytes + 4 * at);
+}
+
+/* Weights as files and seeds bring them: tensor by tensor. */
+static void store_weights(const Whole *w, InfEngine *m, const WholeExpected *e) {
+    InfError error = {0};
+    InfParams all;
+    if (inf_params_open(&error, &w->plan, &all) != INF_OK) die("no memory");
+    for (int i = 0; i < all.count; i++) {
+        const InfParam *p = &all.param[i];
+        int64_t n = inf_param_stored(p), first = p->use_offset / 4;
+        const EvalTensor *t = &e->weight[p->block - w->plan.param];
+        float *values = ARENA_ARRAY(&((Whole *)(uintptr_t)w)->arena, float, n + 1);
+        for (int64_t k = 0; k < n; k++) values[k] = (float)t->data[first + k];
+        inf_param_put(p, m, 0, values, n);
+    }
+    inf_params_close(&all);
+}
+
+static void store_states(const Whole *w, const InfEngine *m, const WholeExpected *e, int param) {
+    for (int k = 0; k < w->m->nstate; k++)
+        for (int64_t i = 0; i < param_elems(w, param); i++) {
+            float *to = state_at(w, m, k, elem_at(w, param, i));
+            if (to != NULL) *to = (float)e->state[k][param].data[i];
+        }
 }
 
 static void fill(const Whole *w, const InfEngine *m, const WholeExpected *e) {
     poison(m, PLAN_REGION_scalar, 0, w->plan.region_bytes[PLAN_REGION_scalar]);
     poison(m, PLAN_REGION_data, 0, w->plan.region_bytes[PLAN_REGION_data]);
-    float *param = inf_engine_at(m, PLAN_REGION_param, 0);
-    float *state = inf_engine_at(m, PLAN_REGION_state, 0);
+    store_weights(w, (InfEngine *)(uintptr_t)m, e);
     for (int i = 0; i < w->m->nparam; i++) {
-        store(w, i, &e->weight[i], param);
-        for (int k = 0; k < w->m->nstate; k++)
-            store(w, i, &e->state[k][i], state + k * w->m->flat_elems);
+        store_states(w, m, e, i);
         for (int use = 0; use < w->m->param[i].uses; use++)
             for (int64_t k = 0; k < param_elems(w, i); k++) {
                 int64_t at = 4 * grad_at(w, i, use, k);
@@ -244,33 +294,53 @@ static void keep_grads(const Whole *w, const InfEngine *m, WholeResult *r) {
     }
 }
 
-/* A flat vector, parameter by parameter. */
-static void keep_flat(const Whole *w, const char *name, const float *flat, WholeResult *r) {
-    int64_t total = 0, at = 0;
+/* A flat vector, parameter by parameter: state k, or the weights (-1). */
+static void keep_flat(const Whole *w, const InfEngine *m, const char *name, int which,
+                      WholeResult *r) {
+    int64_t total = 0, n = 0;
     for (int i = 0; i < w->m->nparam; i++) total += param_elems(w, i);
     float *value = ARENA_ARRAY(&r->arena, float, total);
     for (int i = 0; i < w->m->nparam; i++)
-        for (int64_t k = 0; k < param_elems(w, i); k++) value[at++] = flat[elem_at(w, i, k)];
+        for (int64_t k = 0; k < param_elems(w, i); k++) {
+            int64_t at = elem_at(w, i, k);
+            const float *from = which < 0 ? weight_at(w, m, at) : state_at(w, m, which, at);
+            value[n++] = from != NULL ? *from : 0;
+        }
     keep(r, name, value, total);
 }
 
-/* The copy in bf16 as the update left it, widened. */
+/* The bits of an element of the copy in bf16, as a float's. */
+static uint32_t copy_bits(const InfEngine *m, int64_t at) {
+    return (uint32_t) * (const uint16_t *)inf_engine_at(m, PLAN_REGION_copy, 2 * at) << 16;
+}
+
+/* Whether some graph reads a parameter's copy. */
+static bool has_copy(const Whole *w, int param) {
+    for (int i = 0; i < w->m->ngraph; i++)
+        for (int k = 0; k < w->m->graph[i]->nin; k++) {
+            const Port *port = &w->m->graph[i]->in_port[k];
+            if (port->role == ROLE_weight_copy && port->index == param) return true;
+        }
+    return false;
+}
+
+/* What is read of the copy in bf16 as the update left it, widened. */
 static void keep_copy(const Whole *w, const InfEngine *m, WholeResult *r) {
-    int64_t n = w->plan.region_bytes[PLAN_REGION_copy] / 2;
-    const uint16_t *copy = inf_engine_at(m, PLAN_REGION_copy, 0);
-    float *wide = ARENA_ARRAY(&r->arena, float, n);
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits = (uint32_t)copy[i] << 16;
-        memcpy(&wide[i], &bits, sizeof bits);
+    for (int i = 0; i < w->m->nparam; i++) {
+        int64_t n = has_copy(w, i) ? param_elems(w, i) : 0;
+        float *wide = ARENA_ARRAY(&r->arena, float, n + 1);
+        for (int64_t k = 0; k < n; k++) {
+            uint32_t bits = copy_bits(m, elem_at(w, i, k));
+            memcpy(&wide[k], &bits, sizeof bits);
+        }
+        if (n > 0) keep(r, arena_printf(&r->arena, "copy %d", i), wide, n);
     }
-    if (n > 0) keep_flat(w, "copy", wide, r);
 }
 
 static void keep_vectors(const Whole *w, const InfEngine *m, WholeResult *r) {
-    const float *state = inf_engine_at(m, PLAN_REGION_state, 0);
-    keep_flat(w, "weights", inf_engine_at(m, PLAN_REGION_param, 0), r);
+    keep_flat(w, m, "weights", -1, r);
     for (int k = 0; k < w->m->nstate; k++)
-        keep_flat(w, arena_printf(&r->arena, "state %d", k), state + k * w->m->flat_elems, r);
+        keep_flat(w, m, arena_printf(&r->arena, "state %d", k), k, r);
 }
 
 /* What the norm has a part in, which is not the same in all layouts. */
@@ -322,21 +392,23 @@ static bool near(double got, double want, double size) {
     return fabs(got - want) <= 4e-6 * (fabs(want) + size);
 }
 
-/* Elements between blocks, all zero. */
-static bool padding_is_zero(const Whole *w, const float *flat, float *seen) {
+/* Elements between blocks, all zero: of weights (-1), states, or gradients (-2). */
+static bool padding_is_zero(const Whole *w, const InfEngine *m, int which, bool *seen) {
     memset(seen, 0, (size_t)w->m->flat_elems * sizeof *seen);
     for (int i = 0; i < w->m->nparam; i++)
-        for (int64_t k = 0; k < param_elems(w, i); k++) seen[elem_at(w, i, k)] = 1;
-    for (int64_t k = 0; k < w->m->flat_elems; k++)
-        if (seen[k] == 0 && flat[k] != 0) return false;
+        for (int64_t k = 0; k < param_elems(w, i); k++) seen[elem_at(w, i, k)] = true;
+    for (int64_t k = 0; k < w->m->flat_elems; k++) {
+        const float *at = which == -1   ? weight_at(w, m, k)
+                          : which == -2 ? inf_engine_at(m, PLAN_REGION_grad, 4 * k)
+                                        : state_at(w, m, which, k);
+        if (!seen[k] && at != NULL && *at != 0) return false;
+    }
     return true;
 }
 
 static const char *check_update(const Whole *w, const InfEngine *m, const WholeExpected *e,
                                 WholeResult *r) {
     int64_t n, count = 0;
-    const float *param = inf_engine_at(m, PLAN_REGION_param, 0);
-    const float *state = inf_engine_at(m, PLAN_REGION_state, 0);
     double inverse = 1 / fmax((double)*find_section(r, "count", &n), 1), sum = 0;
     for (int i = 0; i < w->m->nparam; i++) {
         const float *g = find_section(r, arena_printf(&r->arena, "grad %d", i), &count);
@@ -353,30 +425,25 @@ static const char *check_update(const Whole *w, const InfEngine *m, const WholeE
             for (int s = 0; s < w->m->nstate; s++) x.state[s] = e->state[s][i].data[k];
             double mean = (double)g[k] * inverse * clip;
             x = update_element(w->c, w->m->param[i].decay, mean, x);
-            bool ok = near((double)param[at], x.weight, 1);
+            float weight = *weight_at(w, m, at), half = bf16_round(weight);
+            bool ok = near((double)weight, x.weight, 1);
             for (int s = 0; s < w->m->nstate; s++)
-                ok &= near((double)state[s * w->m->flat_elems + at], x.state[s],
-                           1 + fabs(mean) + mean * mean);
+                ok &=
+                    near((double)*state_at(w, m, s, at), x.state[s], 1 + fabs(mean) + mean * mean);
             if (!ok)
                 return arena_printf(&r->arena,
                                     "the update of parameter %d, element %lld: %g, not %g", i,
-                                    (long long)k, (double)param[at], x.weight);
+                                    (long long)k, (double)weight, x.weight);
+            uint32_t bits = has_copy(w, i) ? copy_bits(m, at) : 0;
+            if (has_copy(w, i) && memcmp(&half, &bits, sizeof bits) != 0)
+                return arena_printf(&r->arena, "the copy of weight %lld", (long long)at);
         }
     }
-    const uint16_t *copy = inf_engine_at(m, PLAN_REGION_copy, 0);
-    for (int64_t k = 0; k < w->plan.region_bytes[PLAN_REGION_copy] / 2; k++) {
-        uint32_t bits = (uint32_t)copy[k] << 16;
-        float half = bf16_round(param[k]);
-        if (memcmp(&half, &bits, sizeof bits) != 0)
-            return arena_printf(&r->arena, "the copy of weight %lld", (long long)k);
-    }
-    float *seen = ARENA_ARRAY(&r->arena, float, w->m->flat_elems);
-    if (!padding_is_zero(w, param, seen)) return "padding between weights is not 0";
-    if (!padding_is_zero(w, inf_engine_at(m, PLAN_REGION_grad, 0), seen))
-        return "padding between gradients is not 0";
+    bool *seen = ARENA_ARRAY(&r->arena, bool, w->m->flat_elems + 1);
+    if (!padding_is_zero(w, m, -1, seen)) return "padding between weights is not 0";
+    if (!padding_is_zero(w, m, -2, seen)) return "padding between gradients is not 0";
     for (int s = 0; s < w->m->nstate; s++)
-        if (!padding_is_zero(w, state + s * w->m->flat_elems, seen))
-            return "padding between states is not 0";
+        if (!padding_is_zero(w, m, s, seen)) return "padding between states is not 0";
     return NULL;
 }
 
@@ -386,8 +453,13 @@ static void run_update(const Whole *w, InfEngine *m) {
     const PlanRank *rank = &w->plan.program[0].rank[0];
     poison_scratch(m);
     m->env.microbatch = 0;
+    if (w->plan.nshard > 0) {
+        inf_engine_run(m, (uint32_t)w->plan.finish.blocks_program);
+        inf_engine_run(m, (uint32_t)w->plan.finish.norm);
+    }
     for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++)
         if (w->plan.task[i].kind == PTASK_update) inf_engine_run(m, w->plan.task[i].program);
+    if (w->plan.nshard > 0) inf_engine_copy_weights(m);
 }
 
 static void run_forward(const Whole *w, InfEngine *m, const WholeExpected *e, const char *name,
@@ -406,7 +478,7 @@ static void run_gradients(const Whole *w, InfEngine *m, const WholeExpected *e, 
     const PlanRank *rank = &train->rank[0];
     for (uint32_t i = rank->task; i < rank->task + rank->ntask; i++) {
         const PlanTask *task = &w->plan.task[i];
-        if (task->kind == PTASK_update) continue;
+        if (task->kind >= PTASK_update) continue;
         if (task->kind == PTASK_forward) {
             poison_scratch(m);
             stage(m, train, e, task->microbatch);

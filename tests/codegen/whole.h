@@ -57,15 +57,17 @@ void whole_expected_free(WholeExpected *e);
 typedef struct WholeVariant {
     bool no_fuse, no_reuse, recompute;
     int64_t bucket; /* bytes of a bucket: laid out as for replicas; 0: dense */
+    bool zero;      /* CUDA: with zero = 1, a group of one replica */
 } WholeVariant;
 
 typedef struct Whole Whole;
 
-/* Compiles the case down to kernels, which are added to `o`. */
+/* Compiles the case down to kernels, which are added to `o`. NULL: replicas cannot share it. */
 Whole *whole_new(const WholeCase *c, WholeVariant v, Object *o);
 /* The same for replicas, without kernels: how many buckets their gradients have. */
 uint32_t whole_buckets(const WholeCase *c, int64_t bucket);
 uint32_t whole_steps(const Whole *w); /* steps of all chunks */
+int64_t whole_owned(const Whole *w);  /* weights in f32 with their owner only */
 void whole_free(Whole *w);
 
 /* All results of one run as f32, sections one after another in the order of their making; equal

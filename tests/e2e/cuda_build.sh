@@ -95,6 +95,13 @@ for dtype in f32 bf16; do
             -D train.microbatches=$n -D eval.B=3 -D train.dtype=$dtype "${keys[@]}"
     done
 done
+# Large enough for their states to be most of their memory.
+for layout in zero1:messages=chunks,zero=1 zero1.dp2:dp=2,zero=1; do
+    keys=()
+    for key in $(tr , ' ' <<< "${layout#*:}"); do keys+=(-D "parallel.$key"); done
+    cuda gpt2_states.${layout%%:*} models/gpt2.it --arch=sm_90a -D n_layer=4 -D n_head=16 -D n_embd=1024 -D vocab=8192 \
+        -D ctx=64 -D train.T=64 -D train.B=1 -D train.microbatches=2 "${keys[@]}"
+done
 # What two ranks on processors compute, for the losses of one on a device.
 "$INFINIC" models/gpt2.it -o "$out/pipeline.cpu" --target=cpu "${gpt2_trained[@]}" -D train.B=1 \
     -D train.microbatches=4 -D train.dtype=f32 -D parallel.pp=2

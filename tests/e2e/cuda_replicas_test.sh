@@ -39,17 +39,42 @@ near() {
     within "$work/wanted" "$work/$1.jsonl" 20 "$3"
 }
 
-# resumed NAME: 20 steps, and 10 + resume + 10, end with the same weights.
+# resumed NAME [OTHER]: 20 steps, and 10 + resume + 10, the second half by OTHER, end with the same weights.
 resumed() {
     rm -rf "$work/half.out"
     for steps in 10 20; do
-        timeout 120 "$made/gpt2_tiny.$1" train --data $ref/tokens.bin --steps $steps --save-every 10 --quiet \
+        timeout 120 "$made/gpt2_tiny.$([ $steps = 10 ] && echo "$1" || echo "${2:-$1}")" train --data $ref/tokens.bin --steps $steps --save-every 10 --quiet \
             --out "$work/half.out" $([ $steps = 10 ] || echo --resume) || return 1
     done
     cmp "$work/$1.out/model.safetensors" "$work/half.out/model.safetensors"
 }
 
+# evaluated NAME OTHER: what NAME has saved evaluates alike by both.
+evaluated() {
+    for name in "$1" "$2"; do
+        timeout 60 "$made/gpt2_tiny.$name" eval --data $ref/tokens.bin --weights "$work/$1.out" --json \
+            > "$work/$name.eval" || return 1
+    done
+    grep -q '"loss"' "$work/$1.eval" && cmp <(values "$work/$1.eval") <(values "$work/$2.eval")
+}
+values() { tr ',{}' '\n\n\n' < "$1" | grep -E '"(loss|samples|perplexity)"'; }
+
 ranks_of() { case $1 in dp2pp2*) echo 4 ;; *) echo 2 ;; esac; }
+
+# owns NAME REPLICAS [measured]: 12 bytes of states and f32 weights for each parameter over the replicas, in the plan,
+# and measured where that is asked for.
+owns() {
+    "$made/gpt2_states.$1" info --json $([ $# -lt 3 ] || echo --time) > "$work/info.json" || return
+    tr ',{}' '\n\n\n' < "$work/info.json" | tr -d '" ' | awk -F: -v dp="$2" -v timed=$# '
+        { if (!($1 in got)) got[$1] = $2 }
+        function far(a, b) { return (a > b ? a - b : b - a) / b > 0.02 }
+        END { want = 12 * got["parameters"] / dp; planned = got["planned_bytes"]; measured = got["measured_bytes"]
+              print got["optimizer"], want, planned, measured
+              exit far(got["optimizer"], want) || (timed > 2 && (planned > 2 * want || far(measured, planned))) }'
+}
+check "bf16: zero = 1 keeps 12 bytes a parameter, measured" owns zero1 1 measured
+check "bf16: of two replicas each keeps half of it" owns zero1.dp2 2
+[ "$most" -lt 2 ] || [ -n "$how" ] || check "bf16: of two replicas each keeps half of it, measured" owns zero1.dp2 2 measured
 
 for dtype in f32 bf16; do
     tolerance=$([ $dtype = f32 ] && echo 2e-5 || echo 2e-2)
@@ -66,6 +91,7 @@ for dtype in f32 bf16; do
     check "$dtype: zero = 1 alone trains with --no-graph" train $dtype.sumsz plain --no-graph
     check "$dtype: zero = 1 alone with --no-graph, same bits" same plain $dtype.sumsz
     check "$dtype: zero = 1 alone: 20 steps are 10, resume, 10" resumed $dtype.sumsz
+    check "$dtype: zero = 1 alone evaluates as one rank" evaluated $dtype.sumsz $dtype.one
     for layout in dp2 dp2z dp2v2 dp2pp2 dp2pp2z; do
         [ "$most" -ge "$(ranks_of $layout)" ] || continue
         check "$dtype: $layout trains$how" ranks train $dtype.$layout $dtype.$layout --check-replicas 5
@@ -76,7 +102,13 @@ for dtype in f32 bf16; do
         check "$dtype: $layout with --no-graph, same bits" same plain $dtype.$layout
         check "$dtype: $layout: 20 steps are 10, resume, 10$how" ranks resumed $dtype.$layout
     done
-    [ "$most" -lt 2 ] || check "$dtype: zero = 1, the bits of zero = 0" same $dtype.dp2z $dtype.dp2
+    if [ "$most" -ge 2 ]; then
+        check "$dtype: zero = 1, the bits of zero = 0" same $dtype.dp2z $dtype.dp2
+        check "$dtype: zero = 1 goes on where zero = 0 was" ranks resumed $dtype.dp2 $dtype.dp2z
+        check "$dtype: zero = 0 goes on where zero = 1 was" ranks resumed $dtype.dp2z $dtype.dp2
+        check "$dtype: zero = 1 and 0 evaluate alike" ranks evaluated $dtype.dp2z $dtype.dp2
+    fi
+    [ "$most" -lt 4 ] || check "$dtype: zero = 1 of a pipeline, the bits of zero = 0" same $dtype.dp2pp2z $dtype.dp2pp2
     [ "$most" -lt 4 ] || check "$dtype: two of a pipeline, the bits of two" same $dtype.dp2pp2 $dtype.dp2
 done
 if [ "$most" -ge 2 ]; then

@@ -203,7 +203,7 @@ static const Mistake mistakes[] = {
     {"param 0 \"w\" f32[2] init=ones stack=2", "1:36", "not within 0 and 1"},
     {"param 0 \"w\" f32[2] init=ones logical=[1,1]", "1:38",
      "the logical shape has 2 axes, the stored one 1"},
-    {"segment 0 1 segment 1 1 segment 2 1", "1:33", "at most 2 segments"},
+    {"segment 0 1 segment 1 1 segment 2 1 segment 3 1 segment 4 1", "1:57", "at most 4 segments"},
     {"graph f(%0: f32[2]) { %1 = kernel %0 {name=\"k\", form=\"map\"} { graph(%0: f32[3]) { %1 = "
      "neg %0 return %1 } } return %1 }",
      "1:23", "operand 0 is f32[2], the body has f32[3]"},
