@@ -5,6 +5,7 @@
  */
 #include "codegen/program.h"
 #include "ir/ordered.h"
+#include "ir/panic.h"
 
 /* The rows of the chunks of this rank, by local number. */
 static void add_rows(const Program *p, const Ordered *o, PlanLeaf *leaf, uint32_t *kept) {
@@ -32,24 +33,27 @@ PlanOrdered *plan_ordered(const Program *p, int64_t figures, int64_t figures_end
     PlanAdd *add = ARENA_ARRAY(p->arena, PlanAdd, o->nadd);
     PlanPart *part = ARENA_ARRAY(p->arena, PlanPart, o->npart);
     uint32_t *kept = ARENA_ARRAY(p->arena, uint32_t, rows * o->most_kept);
-    uint32_t *joins = ARENA_ARRAY(p->arena, uint32_t, (int64_t)o->replicas * o->microbatches);
     add_rows(p, o, leaf, kept);
     for (int i = 0; i < o->nadd; i++)
         add[i] = (PlanAdd){(uint32_t)o->add[i].into, (uint32_t)o->add[i].from};
     for (int i = 0; i < o->npart; i++)
         part[i] = (PlanPart){o->part[i].replica, (uint32_t)o->part[i].joins};
-    for (int i = 0; i < o->replicas * o->microbatches; i++) joins[i] = (uint32_t)o->joins[i];
+    OrderedRoom room = ordered_room(o, m, figures_end - figures);
+    if (m->target == TARGET_cuda && room.end != m->region_bytes[REGION_grad])
+        panic_graph(NULL, (Span){0}, "ordered: the region of gradients has another size");
     PlanOrdered *row = ARENA_NEW(p->arena, PlanOrdered);
     *row = (PlanOrdered){.figure_at = figures,
                          .figure_bytes = figures_end - figures,
                          .grad_bytes = m->grad_elems * 4,
+                         .figures_at = room.figures_at,
+                         .told_at = room.told_at,
+                         .told_bytes = room.told_bytes,
                          .leaf = leaf,
                          .add = add,
                          .part = part,
                          .npart = (uint32_t)o->npart,
                          .kept = kept,
-                         .most_kept = (uint32_t)o->most_kept,
-                         .joins = joins};
+                         .most_kept = (uint32_t)o->most_kept};
     return row;
 }
 
@@ -87,9 +91,11 @@ void plan_print_ordered(const Program *p, uint32_t rank, FILE *out) {
         fprintf(out, "    {%d, %u},\n", o->part[i].replica, o->part[i].joins);
     fputs("};\n\n", out);
     print_numbers(out, "kept", rank, rows * o->most_kept, o->kept);
-    print_numbers(out, "joins", rank, plan->dp * n, o->joins);
     fprintf(out, "static const PlanOrdered ordered_%u = {%lld, leaves_%u, adds_%u, parts_%u, %u,\n",
             rank, (long long)o->grad_bytes, rank, rank, rank, o->npart);
-    fprintf(out, "                                       kept_%u, %u, joins_%u, %lld, %lld};\n\n",
-            rank, o->most_kept, rank, (long long)o->figure_at, (long long)o->figure_bytes);
+    fprintf(
+        out,
+        "                                       kept_%u, %u, %lld, %lld, %lld, %lld, %lld};\n\n",
+        rank, o->most_kept, (long long)o->figure_at, (long long)o->figure_bytes,
+        (long long)o->figures_at, (long long)o->told_at, (long long)o->told_bytes);
 }

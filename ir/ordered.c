@@ -100,18 +100,6 @@ static void join_parts(Maker *k, Stack *all, const Stack *own, int replica) {
     }
 }
 
-/* The tree of single leaves. */
-static int *join_leaves(Arena *arena, int64_t leaves) {
-    Stack s = stack_new(arena, (int)leaves, leaves);
-    int *joins = ARENA_ARRAY(arena, int, leaves);
-    OrderedAdd add;
-    for (int64_t i = 0; i < leaves; i++) {
-        s.node[s.n++] = (TreeNode){.index = i};
-        while (step_up(&s, &add)) joins[i] += add.into >= 0;
-    }
-    return joins;
-}
-
 Ordered *ordered_make(Arena *arena, const Table *t, int replicas) {
     Ordered *o = ARENA_NEW(arena, Ordered);
     *o = (Ordered){.replicas = replicas, .chunks = t->chunks, .microbatches = t->microbatches};
@@ -120,7 +108,6 @@ Ordered *ordered_make(Arena *arena, const Table *t, int replicas) {
     k.busy = ARENA_ARRAY(arena, bool, t->microbatches + 1);
     o->leaf = ARENA_ARRAY(arena, OrderedLeaf, rows * t->microbatches);
     o->buffers = ARENA_ARRAY(arena, int, t->ranks);
-    o->joins = join_leaves(arena, leaves);
     Stack *left = ARENA_ARRAY(arena, Stack, rows), all = stack_new(arena, (int)leaves, leaves);
     for (int64_t i = 0; i < rows; i++) {
         left[i] = walk_chunk(&k, t, (int)(i / replicas), (int)(i % replicas));
@@ -134,4 +121,27 @@ Ordered *ordered_make(Arena *arena, const Table *t, int replicas) {
     o->part = k.part.data, o->npart = (int)k.part.n;
     if (all.n != 1) panic_graph(NULL, (Span){0}, "ordered: %d sums are left", all.n);
     return o;
+}
+
+/* A replica adds up its share of a bucket, piece by piece: large ones keep the lines busy. */
+enum { TOLD_BYTES = 64 << 20 };
+
+static int64_t whole_blocks(int64_t bytes) {
+    const int64_t block = PARAM_ALIGN * 4;
+    return (bytes + block - 1) / block * block;
+}
+
+OrderedRoom ordered_room(const Ordered *o, const Module *m, int64_t figure_bytes) {
+    int64_t leaves = (int64_t)o->replicas * o->microbatches, most = 0;
+    int64_t piece = whole_blocks(TOLD_BYTES / o->npart);
+    OrderedRoom room = {.buffers_end = m->grad_elems * 4 * o->buffers[m->rank]};
+    for (int i = 0; i < m->nbucket; i++) {
+        int64_t share = m->bucket[i].elems * 4 / o->replicas;
+        if (share > most) most = share;
+    }
+    room.figures_at = room.buffers_end;
+    room.told_at = room.figures_at + whole_blocks(leaves * figure_bytes);
+    room.told_bytes = piece < most ? piece : most;
+    room.end = room.told_at + (o->replicas > 1 ? room.told_bytes * o->npart : 0);
+    return room;
 }

@@ -13,6 +13,7 @@
 #ifndef INFINIC_IR_ORDERED_H
 #define INFINIC_IR_ORDERED_H
 
+#include "ir/module.h"
 #include "ir/table.h"
 
 /* One buffer is added to another. */
@@ -42,8 +43,14 @@ typedef struct Ordered {
     int *kept;     /* [chunk][replica][number]: the buffer of each of its parts */
     int most_kept; /* parts of a replica */
     int *buffers;  /* by rank: how many a replica needs, at most */
-    int *joins;    /* by leaf: sums that are complete behind it, were they added one by one */
 } Ordered;
+
+/* What a device holds behind a rank's buffers, bytes from the first buffer on: loss, counts and
+ * metrics of all leaves, and of each part as much as replicas tell each other at a time. */
+typedef struct OrderedRoom {
+    int64_t buffers_end; /* the host has a place of its own for what follows */
+    int64_t figures_at, told_at, told_bytes, end;
+} OrderedRoom;
 
 static inline const OrderedLeaf *ordered_leaf(const Ordered *o, int chunk, int replica, int m) {
     return &o->leaf[((int64_t)chunk * o->replicas + replica) * o->microbatches + m];
@@ -56,5 +63,8 @@ static inline int ordered_kept(const Ordered *o, int chunk, int replica, int num
 /* For the backward tasks of a complete table, `replicas` times; kept in `arena`. The first part of
  * the first replica is in buffer 0. */
 Ordered *ordered_make(Arena *arena, const Table *t, int replicas);
+
+/* For the rank m, whose buckets are known; `figure_bytes` of each leaf. */
+OrderedRoom ordered_room(const Ordered *o, const Module *m, int64_t figure_bytes);
 
 #endif

@@ -199,18 +199,10 @@ static void set_edges(const PassContext *ctx, Table *t, const Cut *train) {
     }
 }
 
-/* Messages within a rank are the device's: between ranks on processors these are the transport's;
- * sums in a tree of microbatches are the host's. */
+/* Messages within a rank are the device's: between ranks on processors these are the transport's.
+ */
 static bool check_target(const PassContext *ctx, const Table *t) {
-    bool cuda = ctx->mod->target == TARGET_cuda;
-    if (ctx->options->schedule_only) return true;
-    if (cuda && ctx->mod->parallel.ordered) {
-        DiagRef ref = diag_error(ctx->mod->diag, E020, (Span){0},
-                                 "reduce = ordered is not built yet for GPUs");
-        diag_hint(ctx->mod->diag, ref, "--target=cpu, or -D parallel.reduce=tree");
-        return false;
-    }
-    if (!t->loopback || cuda) return true;
+    if (ctx->options->schedule_only || !t->loopback || ctx->mod->target == TARGET_cuda) return true;
     DiagRef ref = diag_error(ctx->mod->diag, E020, (Span){0},
                              "messages = chunks is for GPUs: it tests messages on one device");
     diag_hint(ctx->mod->diag, ref, "--target=cuda, or -D parallel.messages=ranks");

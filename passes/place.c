@@ -295,11 +295,14 @@ static bool within_limit(const PassContext *ctx, const Holders *h) {
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* With reduce = ordered, sums of gradients that wait for others. */
-static int gradient_buffers(const PassContext *ctx) {
+/* With reduce = ordered, sums of gradients that wait for others; on a device what it adds up beside
+ * them, too. */
+static int64_t gradient_bytes(const PassContext *ctx) {
     const Module *m = ctx->mod;
-    if (!m->parallel.ordered || ctx->table == NULL) return 1;
-    return ordered_make(ctx->scratch, ctx->table, (int)m->parallel.dp)->buffers[m->rank];
+    if (!m->parallel.ordered || ctx->table == NULL) return m->grad_elems * FLOAT_BYTES;
+    const Ordered *o = ordered_make(ctx->scratch, ctx->table, (int)m->parallel.dp);
+    OrderedRoom room = ordered_room(o, m, squares_offset(m) - SCALAR_LOSS_SUM);
+    return m->target == TARGET_cuda ? room.end : room.buffers_end;
 }
 
 static void size_flat_regions(PassContext *ctx) {
@@ -307,7 +310,7 @@ static void size_flat_regions(PassContext *ctx) {
     for (int i = 0; i < REGION_count; i++) m->region_bytes[i] = 0;
     bool copies = module_graph(m, "copy") != NULL || module_master_elems(m) > 0;
     m->region_bytes[REGION_param] = module_whole_elems(m) * FLOAT_BYTES;
-    m->region_bytes[REGION_grad] = m->grad_elems * FLOAT_BYTES * gradient_buffers(ctx);
+    m->region_bytes[REGION_grad] = gradient_bytes(ctx);
     m->region_bytes[REGION_state] =
         (m->nstate * module_state_elems(m) + module_master_elems(m)) * FLOAT_BYTES;
     m->region_bytes[REGION_copy] = copies ? m->flat_elems * HALF_BYTES : 0;

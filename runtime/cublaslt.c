@@ -220,7 +220,7 @@ static InfCode prepare_one(InfError *e, InfLt *lt, uint32_t index, const CuAddre
     return code;
 }
 
-/* Where a region begins differs from task to task. */
+/* Where a region begins differs from task to task, and from microbatch to microbatch. */
 static void add_windows(const Plan *plan, CuAddress bits[PLAN_REGION_count]) {
     for (uint32_t p = 0; p < plan->nprogram; p++) {
         const PlanRank *rank = &plan->program[p].rank[plan->rank];
@@ -228,6 +228,7 @@ static void add_windows(const Plan *plan, CuAddress bits[PLAN_REGION_count]) {
             for (int w = 0; w < PLAN_WINDOW_COUNT; w++)
                 bits[inf_window_region((PlanWindow)w)] |= (CuAddress)plan->task[i].window[w];
     }
+    if (plan->ordered) bits[PLAN_REGION_grad] |= (CuAddress)plan->ordered->grad_bytes;
 }
 
 InfCode inf_lt_prepare(InfError *e, InfLt *lt, const CuAddress base[PLAN_REGION_count],

@@ -132,7 +132,8 @@ typedef struct InfDeviceTable {
      * before any submission. `exchange`: all halves at once; `broadcast`: from `root` to all;
      * `sum`: over all, in place; `clear`: zeros (that one is of this rank alone). `add`, `scatter`
      * and `spread` are between the replicas of this rank, in place: sums of some vectors at once;
-     * the sum of each replica's elements to it; each replica's bytes to all. */
+     * the sum of each replica's elements to it; each replica's bytes to all. `trade`: halves
+     * between these replicas, peers by their numbers. */
     InfCode (*meet)(InfError *e, InfDevice *d);
     void (*exchange)(InfDevice *d, const InfHalf *half, uint32_t count);
     void (*broadcast)(InfDevice *d, int root, void *at, uint64_t bytes);
@@ -141,6 +142,13 @@ typedef struct InfDeviceTable {
     void (*add)(InfDevice *d, const InfAddend *part, uint32_t count);
     void (*scatter)(InfDevice *d, float *all, uint64_t each);
     void (*spread)(InfDevice *d, void *all, uint64_t each);
+    void (*trade)(InfDevice *d, const InfHalf *half, uint32_t count);
+
+    /* Of ordered sums, on a device with memory of its own: out = a + b, `out` perhaps one of them,
+     * `count` a multiple of 4, addresses of 16 bytes. `tree`: row i of `width` floats takes up row
+     * i + 1 for all even i, row i + 2 for each fourth, and so on; then row 0 goes to `out`. */
+    void (*plus)(InfDevice *d, float *out, const float *a, const float *b, uint64_t count);
+    void (*tree)(InfDevice *d, float *rows, uint32_t count, uint32_t width, float *out);
 
     /* Points in time between launches: mark number `i` < count; ms between two after `finish`. */
     InfCode (*marks)(InfError *e, InfDevice *d, uint32_t count);

@@ -26,7 +26,7 @@ struct InfDevice {
     InfCudaCode code;
     CuModule glue;
     CuFunction *function; /* by kernel; NULL for products */
-    CuFunction begin, end, join, stage, stage_tokens;
+    CuFunction begin, end, join, plus, tree, stage, stage_tokens;
     InfLt *lt;     /* NULL for plans without products */
     InfNccl *nccl; /* NULL for plans without messages */
     CuStream stream, upload_stream;
@@ -98,6 +98,8 @@ static InfCode find_kernels(InfError *e, InfDevice *d) {
     TRY(find_function(e, d, d->glue, "inf_begin", &d->begin));
     TRY(find_function(e, d, d->glue, "inf_end", &d->end));
     TRY(find_function(e, d, d->glue, "inf_join", &d->join));
+    TRY(find_function(e, d, d->glue, "inf_plus", &d->plus));
+    TRY(find_function(e, d, d->glue, "inf_tree", &d->tree));
     TRY(find_function(e, d, d->code.part[0], "inf_stage", &d->stage));
     TRY(find_function(e, d, d->code.part[0], "inf_stage_tokens", &d->stage_tokens));
     for (uint32_t k = 0; k < plan->nkernel; k++) {
@@ -465,6 +467,30 @@ static void spread(InfDevice *d, void *all, uint64_t each) {
     note_exchange(d);
 }
 
+static void trade(InfDevice *d, const InfHalf *half, uint32_t count) {
+    if (!broken(d)) inf_nccl_trade(&d->fault, d->nccl, half, count, d->stream);
+    note_exchange(d);
+}
+
+static void plus(InfDevice *d, float *out, const float *a, const float *b, uint64_t count) {
+    CuAddress at[] = {address(out), address(a), address(b)};
+    unsigned long long fours = count / 4;
+    void *arguments[] = {&at[0], &at[1], &at[2], &fours};
+    uint64_t blocks = (fours + INF_GLUE_PLUS_BLOCK - 1) / INF_GLUE_PLUS_BLOCK;
+    unsigned grid = blocks < INF_GLUE_PLUS_GRID ? (unsigned)blocks : INF_GLUE_PLUS_GRID;
+    INF_ASSERT(count > 0 && count % 4 == 0 && (at[0] | at[1] | at[2]) % 16 == 0);
+    if (!broken(d))
+        CALL(d, launch, d->plus, grid, 1, 1, INF_GLUE_PLUS_BLOCK, 1, 1, 0, d->stream, arguments,
+             NULL);
+    note_node(d);
+}
+
+static void tree(InfDevice *d, float *rows, uint32_t count, uint32_t width, float *out) {
+    CuAddress from = address(rows), to = address(out);
+    void *arguments[] = {&from, &count, &width, &to};
+    launch_glue(d, d->tree, INF_GLUE_TREE_BLOCK, arguments);
+}
+
 static void clear(InfDevice *d, void *at, uint64_t bytes) {
     if (!broken(d)) CALL(d, memory_set_later, address(at), 0, (size_t)bytes, d->stream);
     note_node(d);
@@ -616,6 +642,9 @@ const InfDeviceTable inf_device_cuda = {
     .add = add,
     .scatter = scatter,
     .spread = spread,
+    .trade = trade,
+    .plus = plus,
+    .tree = tree,
     .marks = marks,
     .mark = mark,
     .between = between,

@@ -54,9 +54,6 @@ static InfCode load(InfError *e, InfNccl *n) {
     return INF_OK;
 }
 
-/* Whether replicas do anything together, perhaps one of them alone. */
-static bool has_replicas(const Plan *plan) { return plan->dp > 1 || plan->nbucket > 0; }
-
 /* Rank 0 makes the names of the communicators of all and tells them to the others. */
 static InfCode open_both(InfError *e, InfNccl *n, const InfGroup *group) {
     NcclId id[2];
@@ -129,14 +126,30 @@ static InfCode connect_ranks(InfError *e, InfNccl *n, const Plan *plan, CuAddres
     return inf_nccl_sum(e, n, in, 1, stream);
 }
 
+/* A number between each two replicas. */
+static InfCode trade_with_all(InfError *e, InfNccl *n, float *at, CuStream stream) {
+    InfHalf *half = calloc(2 * (size_t)n->count, sizeof *half);
+    uint32_t count = 0;
+    if (!half) return inf_fail(e, INF_IO, "out of memory");
+    for (int peer = 0; peer < n->count; peer++) {
+        if (peer == n->replica) continue;
+        half[count++] = (InfHalf){true, peer, &at[n->replica], sizeof *at};
+        half[count++] = (InfHalf){false, peer, &at[peer], sizeof *at};
+    }
+    InfCode code = inf_nccl_trade(e, n, half, count, stream);
+    free(half);
+    return code;
+}
+
 /* The same of what replicas do: once around all of them. */
 static InfCode connect_replicas(InfError *e, InfNccl *n, const Plan *plan, CuAddress scratch,
                                 CuStream stream) {
     float *at = (float *)(uintptr_t)scratch;
+    bool shares = plan->nshard > 0, ordered = plan->ordered != NULL;
     TRY(inf_nccl_add(e, n, &(InfAddend){at, 1}, 1, stream));
-    if (plan->nshard == 0) return INF_OK;
-    TRY(inf_nccl_scatter(e, n, at, 1, stream));
-    return inf_nccl_spread(e, n, at, sizeof *at, stream);
+    if (shares) TRY(inf_nccl_scatter(e, n, at, 1, stream));
+    if (shares || ordered) TRY(inf_nccl_spread(e, n, at, sizeof *at, stream));
+    return ordered && n->count > 1 ? trade_with_all(e, n, at, stream) : INF_OK;
 }
 
 uint64_t inf_nccl_scratch(const Plan *plan) {
@@ -153,7 +166,7 @@ InfCode inf_nccl_open(InfError *e, const Plan *plan, const InfGroup *group, CuAd
     n->count = group ? inf_plan_replicas(plan) : 1;
     TRY(load(e, n));
     TRY(open_both(e, n, group));
-    if (has_replicas(plan)) TRY(open_replicas(e, n, plan, group));
+    if (inf_plan_adds(plan)) TRY(open_replicas(e, n, plan, group));
     TRY(connect_ranks(e, n, plan, scratch, stream));
     return n->replicas ? connect_replicas(e, n, plan, scratch, stream) : INF_OK;
 }
@@ -169,19 +182,29 @@ void inf_nccl_close(InfNccl *n) {
 
 /* --- between --- */
 
-InfCode inf_nccl_exchange(InfError *e, InfNccl *n, const InfHalf *half, uint32_t count,
-                          CuStream stream) {
+/* All halves at once. */
+typedef struct Halves {
+    const InfHalf *half;
+    uint32_t count;
+} Halves;
+
+static InfCode put_halves(InfError *e, InfNccl *n, NcclComm comm, Halves all, CuStream stream) {
     const int type = NCCL_TYPE_U8;
     CHECK(group_begin);
-    for (uint32_t i = 0; i < count; i++) {
-        const InfHalf *h = &half[i];
+    for (uint32_t i = 0; i < all.count; i++) {
+        const InfHalf *h = &all.half[i];
         if (h->send)
-            CHECK(send, h->at, (size_t)h->bytes, type, h->peer, n->messages, stream);
+            CHECK(send, h->at, (size_t)h->bytes, type, h->peer, comm, stream);
         else
-            CHECK(recv, h->at, (size_t)h->bytes, type, h->peer, n->messages, stream);
+            CHECK(recv, h->at, (size_t)h->bytes, type, h->peer, comm, stream);
     }
     CHECK(group_end);
     return INF_OK;
+}
+
+InfCode inf_nccl_exchange(InfError *e, InfNccl *n, const InfHalf *half, uint32_t count,
+                          CuStream stream) {
+    return put_halves(e, n, n->messages, (Halves){half, count}, stream);
 }
 
 InfCode inf_nccl_broadcast(InfError *e, InfNccl *n, int root, void *at, uint64_t bytes,
@@ -217,4 +240,9 @@ InfCode inf_nccl_spread(InfError *e, InfNccl *n, void *all, uint64_t each, CuStr
     const unsigned char *own = (const unsigned char *)all + (uint64_t)n->replica * each;
     CHECK(spread, own, all, (size_t)each, NCCL_TYPE_U8, n->replicas, stream);
     return INF_OK;
+}
+
+InfCode inf_nccl_trade(InfError *e, InfNccl *n, const InfHalf *half, uint32_t count,
+                       CuStream stream) {
+    return put_halves(e, n, n->replicas, (Halves){half, count}, stream);
 }

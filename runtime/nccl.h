@@ -55,4 +55,8 @@ InfCode inf_nccl_add(InfError *e, InfNccl *n, const InfAddend *part, uint32_t co
 InfCode inf_nccl_scatter(InfError *e, InfNccl *n, float *all, uint64_t each, CuStream stream);
 InfCode inf_nccl_spread(InfError *e, InfNccl *n, void *all, uint64_t each, CuStream stream);
 
+/* All halves at once, their peers numbers of replicas. */
+InfCode inf_nccl_trade(InfError *e, InfNccl *n, const InfHalf *half, uint32_t count,
+                       CuStream stream);
+
 #endif

@@ -42,7 +42,7 @@ InfCode inf_pipeline_open(InfError *e, const Plan *plan, InfGroup *group, InfPip
                          .replicas = group ? inf_plan_replicas(plan) : 1,
                          .transport = group ? group->transport : NULL,
                          .way = shared ? &inf_pipeline_host : &inf_pipeline_device};
-    out->adds = out->replicas > 1 || (!shared && plan->nbucket > 0);
+    out->adds = out->replicas > 1 || (!shared && inf_plan_adds(plan));
     out->received = calloc(n, sizeof *out->received);
     out->sent = calloc(n, sizeof *out->sent);
     out->pending = calloc(n, sizeof *out->pending);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "runtime/check.h"
+#include "runtime/ordered.h"
 #include "runtime/pipeline.h"
 #include "runtime/shards.h"
 #include "runtime/step.h"
@@ -70,6 +71,10 @@ static void reduce(InfPipeline *p, InfEngine *m, uint32_t bucket) {
     const PlanBucket *b = &p->plan->bucket[bucket];
     float *from = (float *)(void *)at(m, PLAN_REGION_grad, b->at);
     uint64_t count = (uint64_t)b->bytes / sizeof *from;
+    if (m->ordered) {
+        p->nbegun += inf_ordered_reduce(m, bucket);
+        return;
+    }
     inf_engine_use(m, from, b->bytes, true);
     if (!inf_engine_replicas_go(m, cost_of((uint64_t)b->bytes))) return;
     if (inf_shards_on(p))
@@ -85,7 +90,7 @@ static void add_losses(InfPipeline *p, InfEngine *m) {
     InfAddend part[2 * INF_METRIC_MAX];
     uint32_t n = 0;
     INF_ASSERT(train->nmetric <= INF_METRIC_MAX);
-    if (!p->adds || p->rank != p->plan->finish.loss_rank) return;
+    if (!p->adds || p->plan->ordered || p->rank != p->plan->finish.loss_rank) return;
     for (uint32_t i = 0; i < 2 * train->nmetric; i++) {
         const PlanMetric *metric = &train->metric[i / 2];
         int64_t where = i % 2 ? metric->count : metric->sum;

@@ -319,8 +319,11 @@ typedef struct PlanOrdered {
     uint32_t npart;
     const uint32_t *kept; /* [local chunk][replica][number]: the buffer of each part */
     uint32_t most_kept;
-    const uint32_t *joins; /* the same as PlanPart.joins for single leaves: loss and counts */
     int64_t figure_at, figure_bytes; /* loss, counts, metrics: in PLAN_REGION_scalar */
+    /* Target "cuda": in PLAN_REGION_grad loss, counts and metrics of all leaves, [replica]
+     * [microbatch]; and room for so much of each part, in the order of the parts. */
+    int64_t figures_at;
+    int64_t told_at, told_bytes;
 } PlanOrdered;
 
 /* How the ranks of a pipeline finish a step, in this order: loss, counts and metrics from the rank
@@ -564,6 +567,12 @@ static inline int inf_plan_owns(const Plan *plan) {
     for (uint32_t i = 0; i < plan->nshard; i++)
         if (plan->shard[i].owned) return 1;
     return 0;
+}
+
+/* On a device with memory of its own: whether buckets are summed where they are complete, over the
+ * replicas or, where it is told to, of one alone. */
+static inline int inf_plan_adds(const Plan *plan) {
+    return plan->dp > 1 || plan->nshard > 0 || (plan->nbucket > 0 && !plan->ordered);
 }
 
 /* The runtime's entry: the generated main hands over its plan, or the array of them. */

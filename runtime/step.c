@@ -139,8 +139,8 @@ static void enqueue_task(InfEngine *m, const InfLoader *l, const Work *work, uin
     if (task->kind == PTASK_forward && !work->bare) stage(m, l, work, task);
     m->reduces = adds_replicas(m) && work->program == 0 && task->last;
     inf_engine_run(m, task->program);
-    m->reduces = false;
     if (work->program == 0) inf_ordered_after(m, task);
+    m->reduces = false;
     inf_profile_end(&m->profile, span);
 }
 
@@ -204,6 +204,8 @@ static InfLaunches finish_launches(const InfEngine *m) {
 
 /* Launches of tasks [begin, end) and around them, and the arguments of all. */
 static InfLaunches count_tasks(const InfEngine *m, uint32_t begin, uint32_t end) {
+    const PlanRank *train = tasks_of(m, &m->plan->program[0]);
+    bool training = begin >= train->task && end <= train->task + train->ntask;
     InfLaunches all = {2, 2};
     if (m->pipeline) add_launches(&all, inf_pipeline_launches(m->pipeline));
     for (uint32_t i = begin; i < end; i++) {
@@ -212,6 +214,7 @@ static InfLaunches count_tasks(const InfEngine *m, uint32_t begin, uint32_t end)
         all.args += 3;
         if (task->kind <= PTASK_update) add_launches(&all, chunk_launches(m, task->program));
         if (m->pipeline && task->kind == PTASK_update) add_launches(&all, finish_launches(m));
+        if (training) add_launches(&all, inf_ordered_launches(m, task));
     }
     INF_ASSERT(all.launches < UINT32_MAX && all.args < UINT32_MAX);
     return all;

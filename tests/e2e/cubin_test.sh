@@ -35,6 +35,15 @@ for model in models/mnist_cnn.it tests/e2e/models/convs.it; do
 done
 [ $compiled -gt 2 ] || fail 'hardly any model was compiled'
 
+# The runtime's own kernels are text until a driver compiles them.
+if command -v ptxas > /dev/null; then
+    sed -n 's/^ *"\(.*\)\\n";\{0,1\}$/\1/p' runtime/cuda_glue.c > "$out/glue.ptx"
+    [ "$(grep -c '\.entry' "$out/glue.ptx")" -ge 5 ] || fail 'hardly any kernel of the runtime was found'
+    for arch in sm_80 sm_90a; do
+        ptxas -arch=$arch "$out/glue.ptx" -o "$out/glue" 2> "$out/log" || { fail "the runtime's kernels for $arch"; head -20 "$out/log"; }
+    done
+fi
+
 # From the cache, and from an empty one on one processor: equal bytes.
 model=models/gpt2.it
 "$INFINIC" --target=cuda "$model" -o "$out/a" || fail "$model"

@@ -84,13 +84,17 @@ for dtype in f32 bf16; do
     done
 done
 # Replicas: one rank that adds up its buckets alone, the second time in small ones, the third as two
-# chunks; two replicas, which have the same global batch, and two of a pipeline of two.
+# chunks; two replicas, which have the same global batch, and two of a pipeline of two. Then all
+# microbatches in one tree, of one rank and of replicas.
 for dtype in f32 bf16; do
     for layout in sums:messages=chunks sums64:messages=chunks,bucket=64KB sums2:messages=chunks,vpp=2 sumsz:messages=chunks,zero=1,bucket=64KB \
-        dp2:dp=2 dp2z:dp=2,zero=1,bucket=64KB dp2v2:dp=2,vpp=2 dp2pp2:dp=2,pp=2 dp2pp2z:dp=2,pp=2,zero=1,bucket=64KB; do
+        dp2:dp=2 dp2z:dp=2,zero=1,bucket=64KB dp2v2:dp=2,vpp=2 dp2pp2:dp=2,pp=2 dp2pp2z:dp=2,pp=2,zero=1,bucket=64KB \
+        tree:reduce=ordered treez:reduce=ordered,messages=chunks,zero=1,bucket=64KB treev2:reduce=ordered,vpp=2,pipeline=zb-v \
+        dp2tree:reduce=ordered,dp=2 dp2treez:reduce=ordered,dp=2,zero=1,bucket=64KB dp2treev2:reduce=ordered,dp=2,vpp=2 \
+        dp2pp2tree:reduce=ordered,dp=2,pp=2,zero=1,bucket=64KB dp4tree:reduce=ordered,dp=4; do
         keys=()
         for key in $(tr , ' ' <<< "${layout#*:}"); do keys+=(-D "parallel.$key"); done
-        n=$([ "${layout#dp}" = "$layout" ] && echo 4 || echo 2)
+        case $layout in dp4*) n=1 ;; dp2*) n=2 ;; *) n=4 ;; esac
         cuda gpt2_tiny.$dtype.${layout%%:*} models/gpt2.it --arch=sm_90a "${gpt2_trained[@]}" -D train.B=1 \
             -D train.microbatches=$n -D eval.B=3 -D train.dtype=$dtype "${keys[@]}"
     done
@@ -102,12 +106,15 @@ for layout in zero1:messages=chunks,zero=1 zero1.dp2:dp=2,zero=1; do
     cuda gpt2_states.${layout%%:*} models/gpt2.it --arch=sm_90a -D n_layer=4 -D n_head=16 -D n_embd=1024 -D vocab=8192 \
         -D ctx=64 -D train.T=64 -D train.B=1 -D train.microbatches=2 "${keys[@]}"
 done
-# What two ranks on processors compute, for the losses of one on a device.
-"$INFINIC" models/gpt2.it -o "$out/pipeline.cpu" --target=cpu "${gpt2_trained[@]}" -D train.B=1 \
-    -D train.microbatches=4 -D train.dtype=f32 -D parallel.pp=2
-"$out/pipeline.cpu" train --data tests/reference/tokens.bin --steps 20 --quiet \
-    --metrics "$out/pipeline.jsonl"
-rm "$out/pipeline.cpu"
+# What two ranks on processors compute, and one with all microbatches in a tree, for the losses of
+# one on a device.
+for of in pipeline:pp=2 tree:reduce=ordered; do
+    "$INFINIC" models/gpt2.it -o "$out/${of%:*}.cpu" --target=cpu "${gpt2_trained[@]}" -D train.B=1 \
+        -D train.microbatches=4 -D train.dtype=f32 -D "parallel.${of#*:}"
+    "$out/${of%:*}.cpu" train --data tests/reference/tokens.bin --steps 20 --quiet \
+        --metrics "$out/${of%:*}.jsonl"
+    rm "$out/${of%:*}.cpu"
+done
 
 # NCCL's stand-in, for ranks that share one device (lib.sh: find_ranks).
 stand_in=$(dirname "$INFINIC")/tests/one_gpu

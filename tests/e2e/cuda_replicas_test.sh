@@ -2,8 +2,8 @@
 # Replicas on devices: one device that adds up its buckets alone has the bits of one that does not,
 # in a graph or launch by launch; two replicas train what one rank trains on the same global batch,
 # but for the order in which gradients are added, and in every run the same, and so do two of a
-# pipeline of two: on devices of their own or, by a stand-in for NCCL, on one. Skipped where no device
-# answers.
+# pipeline of two: on devices of their own or, by a stand-in for NCCL, on one. With reduce = ordered
+# they have one rank's bits. Skipped where no device answers.
 # PREBUILT=FOLDER: as in cuda_test.sh.
 if [ -n "${PREBUILT:-}" ]; then INFINIC=${INFINIC:-none}; fi
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -59,7 +59,13 @@ evaluated() {
 }
 values() { tr ',{}' '\n\n\n' < "$1" | grep -E '"(loss|samples|perplexity)"'; }
 
-ranks_of() { case $1 in dp2pp2*) echo 4 ;; *) echo 2 ;; esac; }
+ranks_of() { case $1 in dp2pp2* | dp4*) echo 4 ;; *) echo 2 ;; esac; }
+
+# tree_near_cpu: the losses of the same sums on the processor.
+tree_near_cpu() {
+    losses "$made/tree.jsonl" > "$work/wanted"
+    within "$work/wanted" "$work/f32.tree.jsonl" 20 2e-5
+}
 
 # owns NAME REPLICAS [measured]: 12 bytes of states and f32 weights for each parameter over the replicas, in the plan,
 # and measured where that is asked for.
@@ -92,6 +98,23 @@ for dtype in f32 bf16; do
     check "$dtype: zero = 1 alone with --no-graph, same bits" same plain $dtype.sumsz
     check "$dtype: zero = 1 alone: 20 steps are 10, resume, 10" resumed $dtype.sumsz
     check "$dtype: zero = 1 alone evaluates as one rank" evaluated $dtype.sumsz $dtype.one
+    # All microbatches in one tree: whoever adds them, sums and norm are the same.
+    check "$dtype: reduce = ordered trains" train $dtype.tree $dtype.tree
+    check "$dtype: reduce = ordered, near one rank" near $dtype.tree $dtype.one $tolerance
+    check "$dtype: reduce = ordered trains with --no-graph" train $dtype.tree plain --no-graph
+    check "$dtype: reduce = ordered with --no-graph, same bits" same plain $dtype.tree
+    for layout in treez treev2; do
+        check "$dtype: $layout trains" train $dtype.$layout $dtype.$layout
+        check "$dtype: $layout, the bits of reduce = ordered" same $dtype.$layout $dtype.tree
+    done
+    for layout in dp2tree dp2treez dp2treev2 dp2pp2tree dp4tree; do
+        [ "$most" -ge "$(ranks_of $layout)" ] || continue
+        check "$dtype: $layout trains$how" ranks train $dtype.$layout $dtype.$layout --check-replicas 5
+        check "$dtype: $layout, the bits of one rank" same $dtype.$layout $dtype.tree
+        [ $layout = dp2treez ] || continue
+        check "$dtype: $layout trains with --no-graph$how" ranks train $dtype.$layout plain --no-graph
+        check "$dtype: $layout with --no-graph, same bits" same plain $dtype.tree
+    done
     for layout in dp2 dp2z dp2v2 dp2pp2 dp2pp2z; do
         [ "$most" -ge "$(ranks_of $layout)" ] || continue
         check "$dtype: $layout trains$how" ranks train $dtype.$layout $dtype.$layout --check-replicas 5
@@ -111,6 +134,7 @@ for dtype in f32 bf16; do
     [ "$most" -lt 4 ] || check "$dtype: zero = 1 of a pipeline, the bits of zero = 0" same $dtype.dp2pp2z $dtype.dp2pp2
     [ "$most" -lt 4 ] || check "$dtype: two of a pipeline, the bits of two" same $dtype.dp2pp2 $dtype.dp2
 done
+check "f32: reduce = ordered, near the processor" tree_near_cpu
 if [ "$most" -ge 2 ]; then
     check "a killed replica is named$how" ranks killed gpt2_tiny.f32.dp2
 else

@@ -77,19 +77,6 @@ static const char *whole_of(Arena *a, const Table *t, const Ordered *o, int chun
     return stack[0];
 }
 
-/* Single leaves, one by one. */
-static const char *whole_by_joins(Arena *a, const Ordered *o) {
-    const char *stack[4 * BUFFERS];
-    int depth = 0;
-    for (int i = 0; i < o->replicas * o->microbatches; i++) {
-        stack[depth++] = arena_printf(a, "%d", i);
-        for (int k = 0; k < o->joins[i]; k++, depth--)
-            stack[depth - 2] = arena_printf(a, "(%s+%s)", stack[depth - 2], stack[depth - 1]);
-    }
-    assert_int_equal(depth, 1);
-    return stack[0];
-}
-
 static void check(const char *pipeline, int p, int v, int n, int replicas) {
     Arena a = {0};
     ScheduleShape shape = {.pipeline = pipeline, .ranks = p, .vpp = v, .microbatches = n};
@@ -98,7 +85,6 @@ static void check(const char *pipeline, int p, int v, int n, int replicas) {
     const Ordered *o = ordered_make(&a, t, replicas);
     for (int c = 0; c < t->chunks; c++)
         assert_string_equal(whole_of(&a, t, o, c), meant_whole(&a, (int64_t)replicas * n));
-    assert_string_equal(whole_by_joins(&a, o), meant_whole(&a, (int64_t)replicas * n));
     assert_int_equal(ordered_kept(o, 0, 0, 0), 0);
     arena_free(&a);
 }

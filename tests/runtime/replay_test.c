@@ -400,6 +400,65 @@ static void test_a_group_of_one(void **state) {
     }
 }
 
+/* --- ordered sums --- */
+
+/* The toy's two microbatches in buffers of their own, the second added to the first; loss and
+ * counts behind the buffers. */
+static Plan ordered_plan(Plan plan) {
+    static const PlanLeaf leaves[] = {{0, 0, 0}, {1, 0, 1}};
+    static const PlanAdd adds[] = {{0, 1}};
+    static const PlanPart part = {0, 0};
+    static const uint32_t kept = 0;
+    static const PlanBucket buckets[] = {{0, 0, WEIGHTS}, {0, WEIGHTS, FLAT - WEIGHTS}};
+    static const PlanOrdered ordered = {.grad_bytes = FLAT,
+                                        .leaf = leaves,
+                                        .add = adds,
+                                        .part = &part,
+                                        .npart = 1,
+                                        .kept = &kept,
+                                        .most_kept = 1,
+                                        .figure_at = LOSS_SUM,
+                                        .figure_bytes = UPDATE_OK + 4 - LOSS_SUM,
+                                        .figures_at = 2 * FLAT,
+                                        .told_at = 3 * FLAT,
+                                        .told_bytes = WEIGHTS};
+    static PlanTask tasks[6];
+    memcpy(tasks, plan.task, sizeof tasks);
+    tasks[2].program = 0;
+    tasks[3].program = 1;
+    tasks[3].last = 1;
+    plan.task = tasks;
+    plan.dp = plan.pp = plan.vpp = 1;
+    plan.ordered = &ordered;
+    plan.bucket = buckets;
+    plan.nbucket = 2;
+    plan.region_bytes[PLAN_REGION_grad] = 3 * FLAT;
+    return plan;
+}
+
+/* Two numbers have one sum: the bits of the plain toy, and of the processor. */
+static void test_ordered_sums(void **state) {
+    /* 2 + (1 + 1 + 2) x 2 + (1 + 1 + 2) + (1 + 1 + 2 + 2) + (1 + 1 + 2) launches at most. */
+    static const struct {
+        int64_t most;
+        int replayed;
+    } cases[] = {{20000, 1}, {24, 1}, {23, 5}, {7, 4}, {0, 0}};
+    static Ran want, got;
+    (void)state;
+    train(&toy_plan, 20000, &want);
+    Plan host = ordered_plan(toy_plan);
+    train(&host, 20000, &got);
+    assert_memory_equal(got.loss, want.loss, sizeof want.loss);
+    assert_memory_equal(got.weights, want.weights, sizeof want.weights);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Plan plan = ordered_plan(toy_cuda_plan());
+        train(&plan, cases[i].most, &got);
+        assert_int_equal(got.replayed, cases[i].replayed);
+        assert_memory_equal(got.loss, want.loss, sizeof want.loss);
+        assert_memory_equal(got.weights, want.weights, sizeof want.weights);
+    }
+}
+
 /* --- what counts updates --- */
 
 /* The toy's update, with Adam's bias corrections as factors; it refuses some steps. */
@@ -466,6 +525,7 @@ int main(void) {
         cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_replicas_that_share),
         cmocka_unit_test(test_a_group_of_one),
+        cmocka_unit_test(test_ordered_sums),
         cmocka_unit_test(test_skipped_updates_do_not_count),
     };
     return cmocka_run_group_tests(tests, load_fakes, NULL);

@@ -198,7 +198,7 @@ int cuMemFreeHost(void *at) {
 
 /* --- modules --- */
 
-/* What inf_begin and inf_end of runtime/cuda_glue.c do. */
+/* What the kernels of runtime/cuda_glue.h do. */
 static void run_begin(const FakeLaunch *l) {
     const uint32_t *counter = fake_pointer(l->value[1].address);
     const InfTicket *ring = fake_pointer(l->value[0].address);
@@ -221,9 +221,27 @@ static void run_end(const FakeLaunch *l) {
 
 static void run_join(const FakeLaunch *l) { (void)l; }
 
+static void run_plus(const FakeLaunch *l) {
+    float *out = fake_pointer(l->value[0].address);
+    const float *a = fake_pointer(l->value[1].address), *b = fake_pointer(l->value[2].address);
+    for (int64_t i = 0; i < 4 * l->value[3].whole; i++) out[i] = a[i] + b[i];
+}
+
+static void run_tree(const FakeLaunch *l) {
+    float *rows = fake_pointer(l->value[0].address);
+    uint32_t count = l->value[1].word, width = l->value[2].word;
+    for (uint32_t apart = 1; apart < count; apart *= 2)
+        for (uint32_t i = 0; i + apart < count; i += 2 * apart)
+            for (uint32_t k = 0; k < width; k++)
+                rows[i * width + k] += rows[(i + apart) * width + k];
+    memcpy(fake_pointer(l->value[3].address), rows, width * sizeof *rows);
+}
+
 static const FakeKernel glue[] = {{"inf_begin", "pppp", run_begin, NULL},
                                   {"inf_end", "pppwp", run_end, NULL},
-                                  {"inf_join", "", run_join, NULL}};
+                                  {"inf_join", "", run_join, NULL},
+                                  {"inf_plus", "pppl", run_plus, NULL},
+                                  {"inf_tree", "pwwp", run_tree, NULL}};
 
 int cuModuleLoadDataEx(Module **out, const void *image, unsigned count, int *options,
                        void **values) {

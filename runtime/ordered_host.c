@@ -1,0 +1,127 @@
+/* ordered_host.c - reduce = "ordered" where kernels work in the host's memory: replicas tell each
+ * other all sums, by the transport, when a step's tasks are done. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/check.h"
+#include "runtime/ordered.h"
+#include "runtime/pipeline.h"
+
+/* What one replica tells the others at a time: a piece of each sum that it is left with. */
+enum { TOLD_BYTES = 1 << 20 };
+
+static InfCode open(InfError *e, InfEngine *m) {
+    const Plan *plan = m->plan;
+    InfOrdered *o = m->ordered;
+    uint64_t leaves = 0, bytes = 0, replicas = plan->dp > 1 ? (uint64_t)plan->dp : 0;
+    INF_ASSERT(plan->ordered->figure_bytes <= TOLD_BYTES);
+    if (!inf_mul((uint64_t)plan->dp, (uint64_t)plan->program[0].microbatches, &leaves) ||
+        !inf_mul(leaves, (uint64_t)plan->ordered->figure_bytes, &bytes))
+        return inf_fail(e, INF_IO, "out of memory");
+    o->figure = calloc(bytes + 1, 1);
+    o->told = calloc(replicas ? TOLD_BYTES : 1, 1);
+    o->all = calloc(replicas + 1, TOLD_BYTES);
+    return o->figure && o->told && o->all ? INF_OK : inf_fail(e, INF_IO, "out of memory");
+}
+
+static void close(InfOrdered *o) {
+    free(o->figure);
+    free(o->told);
+    free(o->all);
+}
+
+static float *figures_at(const InfEngine *m) {
+    return inf_engine_at(m, PLAN_REGION_scalar, m->plan->ordered->figure_at);
+}
+
+static void keep(InfEngine *m, int64_t leaf) {
+    memcpy(m->ordered->figure + leaf * inf_ordered_figures(m->plan), figures_at(m),
+           (size_t)m->plan->ordered->figure_bytes);
+}
+
+static void add(InfEngine *m, const InfAddition *sum) {
+    float *out = sum->out;
+    const float *a = sum->a, *b = sum->b;
+    int64_t count = sum->count;
+    (void)m;
+#pragma omp parallel for simd schedule(static)
+    for (int64_t i = 0; i < count; i++) out[i] = a[i] + b[i];
+}
+
+/* All leaves into the first of them: neighbours, then neighbours of these. */
+static void add_figures(const InfEngine *m) {
+    int64_t n = inf_ordered_figures(m->plan);
+    int64_t leaves = m->plan->dp * m->plan->program[0].microbatches;
+    for (int64_t apart = 1; apart < leaves; apart *= 2)
+        for (int64_t i = 0; i + apart < leaves; i += 2 * apart)
+            for (int64_t k = 0; k < n; k++)
+                m->ordered->figure[i * n + k] += m->ordered->figure[(i + apart) * n + k];
+}
+
+/* Every replica's `count` floats of `told` into `all`. */
+static bool tell(InfPipeline *p, const InfOrdered *o, int64_t count) {
+    InfRequest request = {.busy = false};
+    if (!inf_pipeline_works(p)) return false;
+    inf_pipeline_note(p, p->transport->collect(&p->error, o->told, (uint64_t)count * sizeof(float),
+                                               o->all, &request));
+    if (inf_pipeline_works(p)) inf_pipeline_note(p, p->transport->wait(&p->error, &request));
+    return inf_pipeline_works(p);
+}
+
+/* Figures of all replicas' microbatches, on the rank that has the loss. */
+static void share_figures(InfEngine *m) {
+    const Plan *plan = m->plan;
+    InfOrdered *o = m->ordered;
+    int64_t n = plan->program[0].microbatches, f = inf_ordered_figures(plan);
+    int64_t most = TOLD_BYTES / plan->ordered->figure_bytes;
+    for (int64_t first = 0, count; first < n; first += count) {
+        count = n - first < most ? n - first : most;
+        size_t bytes = (size_t)(count * f) * sizeof(float);
+        memcpy(o->told, o->figure + (m->replica * n + first) * f, bytes);
+        if (!tell(m->pipeline, o, count * f)) return;
+        for (int r = 0; r < plan->dp; r++)
+            memcpy(o->figure + (r * n + first) * f, o->all + r * count * f, bytes);
+    }
+}
+
+/* Where all that was told has each part. */
+static void find_parts(const InfEngine *m, int64_t count) {
+    const PlanOrdered *plan = m->plan->ordered;
+    uint32_t number = 0;
+    for (uint32_t i = 0; i < plan->npart; i++) {
+        const PlanPart *p = &plan->part[i];
+        number = i > 0 && p[-1].replica == p->replica ? number + 1 : 0;
+        m->ordered->part[i] =
+            m->ordered->all + (p->replica * (int64_t)plan->most_kept + number) * count;
+    }
+}
+
+/* One bucket of all replicas, piece by piece, into the first buffer of each. */
+static void join(InfEngine *m, const PlanBucket *b) {
+    int64_t left = b->bytes / (int64_t)sizeof(float), most = m->plan->ordered->most_kept;
+    const uint32_t *kept = inf_ordered_kept(m, b);
+    const int64_t piece = TOLD_BYTES / (int64_t)sizeof(float) / (most + 1);
+    for (int64_t count, at = 0; left > 0; left -= count, at += count) {
+        count = left < piece ? left : piece;
+        for (int64_t k = 0; k < most; k++)
+            memcpy(m->ordered->told + k * count, inf_ordered_at(m, kept[k], b) + at,
+                   (size_t)count * sizeof(float));
+        if (!tell(m->pipeline, m->ordered, most * count)) return;
+        find_parts(m, count);
+        inf_ordered_join(m, inf_ordered_at(m, 0, b) + at, count);
+    }
+}
+
+static void finish(InfEngine *m) {
+    const Plan *plan = m->plan;
+    double begin = inf_clock_ms();
+    if (plan->dp > 1 && plan->rank == plan->finish.loss_rank) share_figures(m);
+    add_figures(m);
+    memcpy(figures_at(m), m->ordered->figure, (size_t)plan->ordered->figure_bytes);
+    if (plan->dp == 1) return;
+    for (uint32_t i = 0; i < plan->nbucket; i++) join(m, &plan->bucket[i]);
+    inf_pipeline_waited_since(m->pipeline, begin);
+}
+
+const InfOrderedWay inf_ordered_host = {
+    .open = open, .close = close, .keep = keep, .add = add, .finish = finish};
