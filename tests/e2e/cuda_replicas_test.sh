@@ -78,6 +78,29 @@ owns() {
               print got["optimizer"], want, planned, measured
               exit far(got["optimizer"], want) || (timed > 2 && (planned > 2 * want || far(measured, planned))) }'
 }
+# fails CODE TEXT COMMAND...: within 20 seconds.
+fails() {
+    exits "$1" timeout 20 "${@:3}" > "$work/fails.log" 2>&1 && grep -q -F -- "$2" "$work/fails.log" && return
+    cat "$work/fails.log"
+    return 1
+}
+# stopped PROGRAM: a signal to the launcher, in the middle of training.
+stopped() {
+    local pid got
+    rm -rf "$work/stopped.out" "$work/stopped.jsonl"
+    "$made/$1" train --data $ref/tokens.bin --quiet --steps 1000000 --metrics "$work/stopped.jsonl" \
+        --out "$work/stopped.out" > "$work/stopped.log" 2>&1 &
+    pid=$!
+    until [ -s "$work/stopped.jsonl" ]; do kill -0 "$pid" && sleep 0.05 || break; done
+    kill -TERM "$pid"
+    wait "$pid"
+    got=$?
+    [ "$got" = 75 ] && grep -q 'stopped by SIGTERM after step [0-9]*; saved' "$work/stopped.log" && return
+    cat "$work/stopped.log"
+    echo "exit code $got"
+    return 1
+}
+
 check "bf16: zero = 1 keeps 12 bytes a parameter, measured" owns zero1 1 measured
 check "bf16: of two replicas each keeps half of it" owns zero1.dp2 2
 [ "$most" -lt 2 ] || [ -n "$how" ] || check "bf16: of two replicas each keeps half of it, measured" owns zero1.dp2 2 measured
@@ -136,12 +159,29 @@ for dtype in f32 bf16; do
 done
 check "f32: reduce = ordered, near the processor" tree_near_cpu
 if [ "$most" -ge 2 ]; then
+    two=(train --data $ref/tokens.bin --quiet --steps 9)
     check "a killed replica is named$how" ranks killed gpt2_tiny.f32.dp2
+    check "a number that is not finite ends all$how" ranks fails 6 'the weights are those of the step before' \
+        "$made/gpt2_tiny.f32.dp2" "${two[@]}" --lr 3e38
+    check "or is skipped by all$how" ranks fails 0 'steps skipped' \
+        "$made/gpt2_tiny.f32.dp2z" "${two[@]}" --lr 3e38 --on-nan=skip --check-replicas 1
+    check "a signal stops all, and saves$how" ranks stopped gpt2_tiny.f32.dp2z
+    # The stand-in can fail where we want it to: while a step is recorded, or in the middle of one.
+    for way in "" --no-graph; do
+        [ -n "$how" ] || continue
+        for name in dp2 pp2; do
+            # shellcheck disable=SC2086
+            check "$name: a rank whose message fails ends all${way:+, with }$way$how" ranks fails 7 'rank 1: error: NCCL' \
+                env ONE_GPU_FAIL=1:8 "$made/gpt2_tiny.f32.$name" "${two[@]}" $way
+        done
+    done
 else
     echo 'left out: two replicas, which need mpirun and two devices, or one and a stand-in for NCCL'
 fi
 if [ "$most" -ge 4 ]; then
     check "a killed replica of a pipeline is named$how" ranks killed gpt2_tiny.f32.dp2pp2
+    check "from two replicas to two of a pipeline of two: same bits$how" ranks resumed f32.dp2 f32.dp2pp2
+    check "and back, with zero = 1: same bits$how" ranks resumed f32.dp2pp2z f32.dp2
 else
     echo 'left out: replicas of pipelines, which need mpirun and four devices, or one and a stand-in for NCCL'
 fi

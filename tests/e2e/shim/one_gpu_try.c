@@ -4,10 +4,12 @@
  * GPU it needs no more than the stand-in's folder in LD_LIBRARY_PATH.
  *
  *   one_gpu_try RANKS ELEMENTS   every case; prints one line each, by rank 0
+ *   one_gpu_try apart            rank 0 adds what rank 1 scatters
  *   one_gpu_try gone HOW         rank 1 ends without a word while rank 0 waits for it; rank 0 then
  *                                leaves by `exit`, or by `abort` of its communicator
  */
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -20,7 +22,7 @@
 
 #include "runtime/cuda_driver.h"
 
-enum { REPLAYS = 3, COMMS = 2, WRONG = 1, LOST = 5, PATIENCE_S = 120 };
+enum { REPLAYS = 3, COMMS = 2, WRONG = 1, LOST = 5, PATIENCE_S = 120, RANKS_MOST = 32 };
 
 typedef struct Nccl {
 #define SYM(member, symbol, arguments) NcclResult(*member) arguments;
@@ -231,6 +233,31 @@ static void expect_ring(const Rank *r, float *want, int round) {
     want[r->n] = value(next(r), r->n, round);
 }
 
+/* Two messages to everyone and from everyone at once, then a sum, by one communicator. */
+static void trade(Rank *r) {
+    float *from = pointer(r->in), *to = pointer(r->out), *last = to + (uint64_t)r->count * r->n;
+    uint64_t rest = (r->n - 1) * sizeof *to;
+    put_in(r, r->out);
+    NCCL(group_begin);
+    for (int peer = 0; peer < r->count; peer++) {
+        float *at = to + (uint64_t)peer * r->n;
+        if (peer == r->rank) continue;
+        NCCL(send, from, sizeof *from, NCCL_TYPE_U8, peer, r->comm[0], r->stream);
+        NCCL(send, from + 1, rest, NCCL_TYPE_U8, peer, r->comm[0], r->stream);
+        NCCL(recv, at, sizeof *at, NCCL_TYPE_U8, peer, r->comm[0], r->stream);
+        NCCL(recv, at + 1, rest, NCCL_TYPE_U8, peer, r->comm[0], r->stream);
+    }
+    NCCL(group_end);
+    NCCL(sum, last, last, r->n, NCCL_TYPE_F32, NCCL_SUM, r->comm[0], r->stream);
+}
+
+static void expect_trade(const Rank *r, float *want, int round) {
+    uint64_t last = (uint64_t)r->count * r->n;
+    for (uint64_t i = 0; i < last; i++)
+        if ((int)(i / r->n) != r->rank) want[i] = value((int)(i / r->n), i % r->n, round);
+    for (uint64_t i = last; i < last + r->n; i++) want[i] = total(r, i, round);
+}
+
 /* Down the ranks and up again, one message at a time. */
 static void line(Rank *r) {
     uint64_t bytes = r->n * sizeof(float);
@@ -348,8 +375,8 @@ static int run_rank(Rank *r) {
     static const Case cases[] = {
         {"sum", sum, expect_sum},          {"scatter", scatter, expect_scatter},
         {"spread", spread, expect_spread}, {"broadcast", broadcast, expect_broadcast},
-        {"ring", ring, expect_ring},       {"line", line, expect_line},
-        {"lanes", lanes, expect_lanes},
+        {"ring", ring, expect_ring},       {"trade", trade, expect_trade},
+        {"line", line, expect_line},       {"lanes", lanes, expect_lanes},
     };
     bool good = true;
     open_rank(r);
@@ -372,25 +399,47 @@ static int lose(Rank *r, bool abort_first) {
     _exit(0);
 }
 
-static int start(Page *page, int count, uint64_t n, const char *gone) {
-    int status = 0, worst = 0;
-    alarm(PATIENCE_S);
-    for (int i = 0; i < count; i++) {
-        Rank r = {.page = page, .rank = i, .count = count, .n = n};
-        pid_t pid = fork();
-        if (pid < 0) return LOST;
-        if (pid > 0) continue;
-        alarm(PATIENCE_S);
-        exit(gone ? lose(&r, strcmp(gone, "abort") == 0) : run_rank(&r));
-    }
+/* One of the two, or both, hear of it. */
+static int part(Rank *r) {
+    float *at = NULL;
+    open_rank(r);
+    at = pointer(r->out);
+    if (r->rank == 0)
+        NCCL(sum, at, at, r->n, NCCL_TYPE_F32, NCCL_SUM, r->comm[0], r->stream);
+    else
+        NCCL(scatter, at, at + r->n, r->n, NCCL_TYPE_F32, NCCL_SUM, r->comm[0], r->stream);
+    usleep(300000);
+    _exit(0);
+}
+
+static int run_as(Rank *r, const char *what) {
+    if (!what) return run_rank(r);
+    return strcmp(what, "apart") == 0 ? part(r) : lose(r, strcmp(what, "abort") == 0);
+}
+
+static int start(Page *page, int count, uint64_t n, const char *what) {
+    pid_t pid[RANKS_MOST];
+    int worst = 0, left = 0;
     double begin_ms = now_ms();
     for (int i = 0; i < count; i++) {
-        if (wait(&status) < 0) return LOST;
-        int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-        if (code > worst) worst = code;
-        if (code != 0) alarm(10);
+        Rank r = {.page = page, .rank = i, .count = count, .n = n};
+        pid[i] = fork();
+        if (pid[i] == 0) {
+            alarm(PATIENCE_S);
+            exit(run_as(&r, what));
+        }
+        left += pid[i] > 0;
     }
-    if (gone) printf("ended within %.0f ms\n", now_ms() - begin_ms);
+    for (int status = 0; left > 0; left--) {
+        pid_t ended = wait(&status);
+        int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+        if (worst == 0) worst = code; /* the first; others may wait for that one */
+        for (int i = 0; i < count; i++)
+            if (pid[i] == ended) pid[i] = 0;
+        for (int i = 0; i < count && code != 0; i++)
+            if (pid[i] > 0) kill(pid[i], SIGKILL);
+    }
+    if (what) printf("ended within %.0f ms\n", now_ms() - begin_ms);
     return worst;
 }
 
@@ -399,9 +448,10 @@ int main(int argc, char **argv) {
         mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) return LOST;
     if (argc == 3 && strcmp(argv[1], "gone") == 0) return start(page, 2, 1, argv[2]);
+    if (argc == 2 && strcmp(argv[1], "apart") == 0) return start(page, 2, 1, argv[1]);
     int count = argc == 3 ? atoi(argv[1]) : 0;
     long long n = argc == 3 ? atoll(argv[2]) : 0;
-    if (count >= 1 && n >= 1) return start(page, count, (uint64_t)n, NULL);
-    printf("usage: one_gpu_try RANKS ELEMENTS | gone exit | gone abort\n");
+    if (count >= 1 && count <= RANKS_MOST && n >= 1) return start(page, count, (uint64_t)n, NULL);
+    printf("usage: one_gpu_try RANKS ELEMENTS | apart | gone exit | gone abort\n");
     return 2;
 }
