@@ -10,8 +10,9 @@
  *       and counter[1], of updates, if `ok` is an address and the float there is not 0
  *   inf_join()
  *       nothing: the one node that stands for several
- *   inf_plus(out, a, b, fours)
- *       out = a + b, four floats each; `out` may be a or b
+ *   inf_plus(out, a, b, c, d, terms, fours)
+ *       out = d + (c + (b + a)), of two to four terms, of so many times four floats; `out` may be
+ *       one of them
  *   inf_tree(rows, count, width, out), one block
  *       row i of `width` floats += row i + 1 for all even i, += row i + 2 for each fourth, and so
  *       on as long as there is such a row; then row 0 to `out`

@@ -22,6 +22,9 @@ typedef struct InfDevice InfDevice;
 
 typedef struct InfGroup InfGroup; /* group.h */
 
+/* What is added at once, at most. */
+enum { INF_TERMS_MAX = 4 };
+
 /* Submissions that may be on their way at once. */
 enum { INF_DEVICE_DEPTH = 4 };
 
@@ -144,10 +147,12 @@ typedef struct InfDeviceTable {
     void (*spread)(InfDevice *d, void *all, uint64_t each);
     void (*trade)(InfDevice *d, const InfHalf *half, uint32_t count);
 
-    /* Of ordered sums, on a device with memory of its own: out = a + b, `out` perhaps one of them,
-     * `count` a multiple of 4, addresses of 16 bytes. `tree`: row i of `width` floats takes up row
+    /* Of ordered sums, on a device with memory of its own: out = term[2] + (term[1] + term[0]), of
+     * 2 to INF_TERMS_MAX terms, `out` perhaps one of them, `count` a multiple of 4, addresses of 16
+     * bytes. `tree`: row i of `width` floats takes up row
      * i + 1 for all even i, row i + 2 for each fourth, and so on; then row 0 goes to `out`. */
-    void (*plus)(InfDevice *d, float *out, const float *a, const float *b, uint64_t count);
+    void (*plus)(InfDevice *d, float *out, const float *const *term, uint32_t terms,
+                 uint64_t count);
     void (*tree)(InfDevice *d, float *rows, uint32_t count, uint32_t width, float *out);
 
     /* Points in time between launches: mark number `i` < count; ms between two after `finish`. */

@@ -472,13 +472,15 @@ static void trade(InfDevice *d, const InfHalf *half, uint32_t count) {
     note_exchange(d);
 }
 
-static void plus(InfDevice *d, float *out, const float *a, const float *b, uint64_t count) {
-    CuAddress at[] = {address(out), address(a), address(b)};
+static void plus(InfDevice *d, float *out, const float *const *term, uint32_t terms,
+                 uint64_t count) {
+    CuAddress to = address(out), from[INF_TERMS_MAX] = {0}, bits = to;
     unsigned long long fours = count / 4;
-    void *arguments[] = {&at[0], &at[1], &at[2], &fours};
+    void *arguments[] = {&to, &from[0], &from[1], &from[2], &from[3], &terms, &fours};
     uint64_t blocks = (fours + INF_GLUE_PLUS_BLOCK - 1) / INF_GLUE_PLUS_BLOCK;
     unsigned grid = blocks < INF_GLUE_PLUS_GRID ? (unsigned)blocks : INF_GLUE_PLUS_GRID;
-    INF_ASSERT(count > 0 && count % 4 == 0 && (at[0] | at[1] | at[2]) % 16 == 0);
+    for (uint32_t i = 0; i < terms; i++) bits |= from[i] = address(term[i]);
+    INF_ASSERT(terms >= 2 && count > 0 && count % 4 == 0 && bits % 16 == 0);
     if (!broken(d))
         CALL(d, launch, d->plus, grid, 1, 1, INF_GLUE_PLUS_BLOCK, 1, 1, 0, d->stream, arguments,
              NULL);

@@ -6,13 +6,19 @@
 #include "runtime/check.h"
 #include "runtime/pipeline.h"
 
+/* Every leaf on the way from the last one to the root at most. */
+static size_t most_terms(const Plan *plan) {
+    return (size_t)plan->dp * (size_t)plan->program[0].microbatches + 1;
+}
+
 InfCode inf_ordered_open(InfError *e, InfEngine *m) {
     if (!m->plan->ordered) return INF_OK;
     InfOrdered *o = m->ordered = calloc(1, sizeof *o);
     if (!o) return inf_fail(e, INF_IO, "out of memory");
     o->way = m->table->shared ? &inf_ordered_host : &inf_ordered_device;
     o->part = calloc((size_t)m->plan->ordered->npart + 1, sizeof *o->part);
-    return o->part ? o->way->open(e, m) : inf_fail(e, INF_IO, "out of memory");
+    o->term = calloc(most_terms(m->plan), sizeof *o->term);
+    return o->part && o->term ? o->way->open(e, m) : inf_fail(e, INF_IO, "out of memory");
 }
 
 void inf_ordered_close(InfEngine *m) {
@@ -20,6 +26,7 @@ void inf_ordered_close(InfEngine *m) {
     if (!o) return;
     o->way->close(o);
     free(o->part);
+    free(o->term);
     free(o);
     m->ordered = NULL;
 }
@@ -48,17 +55,36 @@ float *inf_ordered_at(const InfEngine *m, uint32_t buffer, const PlanBucket *b) 
                              (int64_t)buffer * m->plan->ordered->grad_bytes + b->at);
 }
 
-void inf_ordered_add(InfEngine *m, const PlanBucket *b) {
-    const PlanLeaf *leaf = m->ordered->leaf;
-    for (uint32_t i = leaf->add; i < leaf->add + leaf->nadd; i++) {
-        PlanAdd which = m->plan->ordered->add[i];
-        float *into = inf_ordered_at(m, which.into, b);
-        InfAddition sum = {.out = into,
-                           .a = into,
-                           .b = inf_ordered_at(m, which.from, b),
-                           .count = b->bytes / (int64_t)sizeof(float)};
+/* Sums of which each is a term of the next one: chain[0] is added to chain[1], that to chain[2]. */
+typedef struct Chain {
+    float **term;
+    uint32_t terms;
+} Chain;
+
+/* The last sum goes to `out`; those on the way to it are nobody else's. */
+static void add_chain(InfEngine *m, Chain c, float *out, int64_t count, bool joins) {
+    for (uint32_t first = 0, n; first + 1 < c.terms; first += n - 1) {
+        InfAddition sum = {.count = count, .joins = joins};
+        n = c.terms - first < INF_TERMS_MAX ? c.terms - first : INF_TERMS_MAX;
+        for (uint32_t i = 0; i < n; i++) sum.term[i] = c.term[first + i];
+        sum.terms = n;
+        sum.out = first + n == c.terms ? out : c.term[first + n - 1];
         m->ordered->way->add(m, &sum);
     }
+}
+
+void inf_ordered_add(InfEngine *m, const PlanBucket *b) {
+    const PlanLeaf *leaf = m->ordered->leaf;
+    const PlanAdd *add = m->plan->ordered->add + leaf->add;
+    float **term = m->ordered->term;
+    if (leaf->nadd == 0) return;
+    term[0] = inf_ordered_at(m, add[0].from, b);
+    for (uint32_t i = 0; i < leaf->nadd; i++) {
+        INF_ASSERT(i == 0 || add[i].from == add[i - 1].into);
+        term[i + 1] = inf_ordered_at(m, add[i].into, b);
+    }
+    add_chain(m, (Chain){term, leaf->nadd + 1}, term[leaf->nadd], b->bytes / (int64_t)sizeof(float),
+              false);
 }
 
 static bool is_last_chunk(const Plan *plan, const PlanTask *task) {
@@ -86,17 +112,18 @@ const uint32_t *inf_ordered_kept(const InfEngine *m, const PlanBucket *b) {
 
 void inf_ordered_join(InfEngine *m, float *out, int64_t count) {
     const PlanOrdered *plan = m->plan->ordered;
-    float **part = m->ordered->part;
-    uint32_t depth = 0, left = plan->npart - 1;
+    float **part = m->ordered->part, **term = m->ordered->term;
+    uint32_t depth = 0;
     for (uint32_t i = 0; i < plan->npart; i++) {
+        uint32_t joins = plan->part[i].joins;
+        INF_ASSERT(joins <= depth);
         part[depth++] = part[i];
-        for (uint32_t k = 0; k < plan->part[i].joins; k++, left--) {
-            float *a = part[depth - 2], *b = part[--depth];
-            InfAddition sum = {left == 1 ? out : a, a, b, count, true};
-            m->ordered->way->add(m, &sum);
-        }
+        for (uint32_t k = 0; k <= joins; k++) term[k] = part[depth - 1 - k];
+        depth -= joins;
+        add_chain(m, (Chain){term, joins + 1}, i + 1 == plan->npart ? out : term[joins], count,
+                  true);
     }
-    INF_ASSERT(depth == 1 && left == 0);
+    INF_ASSERT(depth == 1);
 }
 
 void inf_ordered_finish(InfEngine *m) {

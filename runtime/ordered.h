@@ -41,10 +41,12 @@ InfLaunches inf_ordered_launches(const InfEngine *m, const PlanTask *task);
 
 /* --- the two ways --- */
 
-/* out = a + b, elementwise; `out` may be one of them. */
+/* Additions one after another, elementwise: out = term[2] + (term[1] + term[0]). `out` may be one
+ * of the terms; the others stay what they are. */
 typedef struct InfAddition {
     float *out;
-    const float *a, *b;
+    const float *term[INF_TERMS_MAX];
+    uint32_t terms;
     int64_t count;
     bool joins; /* what several replicas have told each other: has the order of exchanges */
 } InfAddition;
@@ -63,6 +65,7 @@ struct InfOrdered {
     const InfOrderedWay *way;
     float *figure;        /* [replica][microbatch]: loss, counts, metrics */
     float **part;         /* by PlanPart: one of a bucket's sums */
+    float **term;         /* of additions one after another */
     float *told;          /* what this replica tells the others; of the host's */
     float *all;           /* what all have told */
     InfHalf *half;        /* of an exchange between devices */

@@ -41,17 +41,16 @@ static void use(InfEngine *m, const float *at, int64_t count, bool written) {
     inf_engine_use(m, at, count * (int64_t)sizeof *at, written);
 }
 
-static double kernel_us(int64_t count) {
-    return 1.5 + (double)count * 3 * sizeof(float) / KERNEL_BYTES_US;
+static double kernel_us(int64_t elements) {
+    return 1.5 + (double)elements * sizeof(float) / KERNEL_BYTES_US;
 }
 
 static void add(InfEngine *m, const InfAddition *sum) {
-    double us = kernel_us(sum->count);
-    use(m, sum->a, sum->count, false);
-    use(m, sum->b, sum->count, false);
+    double us = kernel_us(sum->count * (sum->terms + 1));
+    for (uint32_t i = 0; i < sum->terms; i++) use(m, sum->term[i], sum->count, false);
     use(m, sum->out, sum->count, true);
     if (sum->joins ? inf_engine_replicas_go(m, us) : inf_engine_goes(m, us))
-        m->table->plus(m->device, sum->out, sum->a, sum->b, (uint64_t)sum->count);
+        m->table->plus(m->device, sum->out, sum->term, sum->terms, (uint64_t)sum->count);
 }
 
 /* The tree of `leaves` rows of figures, in place, and its root to `out`. */
@@ -59,7 +58,7 @@ static void add_figures(InfEngine *m, float *rows, int64_t leaves, float *out) {
     int64_t width = inf_ordered_figures(m->plan);
     use(m, rows, leaves * width, leaves > 1);
     use(m, out, width, true);
-    if (inf_engine_goes(m, kernel_us(leaves * width)))
+    if (inf_engine_goes(m, kernel_us(3 * leaves * width)))
         m->table->tree(m->device, rows, (uint32_t)leaves, (uint32_t)width, out);
 }
 

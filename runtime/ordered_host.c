@@ -39,13 +39,24 @@ static void keep(InfEngine *m, int64_t leaf) {
            (size_t)m->plan->ordered->figure_bytes);
 }
 
+/* Elements at a time: so many stay near. */
+enum { BLOCK = 1024 };
+
 static void add(InfEngine *m, const InfAddition *sum) {
-    float *out = sum->out;
-    const float *a = sum->a, *b = sum->b;
-    int64_t count = sum->count;
+    const InfAddition s = *sum;
     (void)m;
-#pragma omp parallel for simd schedule(static)
-    for (int64_t i = 0; i < count; i++) out[i] = a[i] + b[i];
+#pragma omp parallel for schedule(static)
+    for (int64_t at = 0; at < s.count; at += BLOCK) {
+        int64_t n = s.count - at < BLOCK ? s.count - at : BLOCK;
+        float block[BLOCK];
+        memcpy(block, s.term[0] + at, (size_t)n * sizeof *block);
+        for (uint32_t k = 1; k < s.terms; k++) {
+            const float *term = s.term[k] + at;
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++) block[i] = term[i] + block[i];
+        }
+        memcpy(s.out + at, block, (size_t)n * sizeof *block);
+    }
 }
 
 /* All leaves into the first of them: neighbours, then neighbours of these. */

@@ -68,10 +68,15 @@ static void spread(InfDevice *d, void *all, uint64_t each) {
     pthread_barrier_wait(d->meet);
 }
 
-static void plus(InfDevice *d, float *out, const float *a, const float *b, uint64_t count) {
+static void plus(InfDevice *d, float *out, const float *const *term, uint32_t terms,
+                 uint64_t count) {
     d->launches++;
-    if (count % 4 != 0) abort();
-    for (uint64_t i = 0; i < count; i++) out[i] = a[i] + b[i];
+    if (count % 4 != 0 || terms < 2 || terms > INF_TERMS_MAX) abort();
+    for (uint64_t i = 0; i < count; i++) {
+        float sum = term[0][i];
+        for (uint32_t k = 1; k < terms; k++) sum = term[k][i] + sum;
+        out[i] = sum;
+    }
 }
 
 static void tree(InfDevice *d, float *rows, uint32_t count, uint32_t width, float *out) {

@@ -223,8 +223,12 @@ static void run_join(const FakeLaunch *l) { (void)l; }
 
 static void run_plus(const FakeLaunch *l) {
     float *out = fake_pointer(l->value[0].address);
-    const float *a = fake_pointer(l->value[1].address), *b = fake_pointer(l->value[2].address);
-    for (int64_t i = 0; i < 4 * l->value[3].whole; i++) out[i] = a[i] + b[i];
+    for (int64_t i = 0; i < 4 * l->value[6].whole; i++) {
+        float sum = ((const float *)fake_pointer(l->value[1].address))[i];
+        for (uint32_t k = 1; k < l->value[5].word; k++)
+            sum = ((const float *)fake_pointer(l->value[1 + k].address))[i] + sum;
+        out[i] = sum;
+    }
 }
 
 static void run_tree(const FakeLaunch *l) {
@@ -240,7 +244,7 @@ static void run_tree(const FakeLaunch *l) {
 static const FakeKernel glue[] = {{"inf_begin", "pppp", run_begin, NULL},
                                   {"inf_end", "pppwp", run_end, NULL},
                                   {"inf_join", "", run_join, NULL},
-                                  {"inf_plus", "pppl", run_plus, NULL},
+                                  {"inf_plus", "pppppwl", run_plus, NULL},
                                   {"inf_tree", "pwwp", run_tree, NULL}};
 
 int cuModuleLoadDataEx(Module **out, const void *image, unsigned count, int *options,
