@@ -33,12 +33,6 @@ LowerFn lower_cuda_conv2d, lower_cuda_conv2d_dx, lower_cuda_conv2d_dw;
 
 LoopKernel *lower_kernel(LowerContext *ctx, const Graph *g, const Node *kernel);
 
-/* Least traffic (each operand read once, each result written once) and arithmetic operations. */
-typedef struct LowerCost {
-    int64_t bytes, flops;
-} LowerCost;
-LowerCost lower_cost(const Graph *g, const Node *kernel);
-
 /* --- the body of a kernel as values at an index --- */
 
 typedef struct LowerBody {

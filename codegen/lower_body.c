@@ -6,6 +6,7 @@
  * nothing is read outside a tensor.
  */
 #include "codegen/lower.h"
+#include "ir/cost.h"
 
 #include <string.h>
 
@@ -60,6 +61,7 @@ LowerBody *lower_body_new(LowerContext *ctx, const Graph *g, const Node *kernel)
     LowerBody *b = ARENA_NEW(ctx->arena, LowerBody);
     const Graph *body = kernel->body;
     *b = (LowerBody){.ctx = ctx, .k = loop_new(ctx->arena), .body = body, .kernel = kernel};
+    (void)g;
     b->memo = ARENA_NEW(ctx->arena, struct LowerMemo);
     b->bind = ARENA_ARRAY(ctx->arena, struct LowerBind, body->nval + 1);
     b->in = ARENA_ARRAY(ctx->arena, LoopBuf, body->nin);
@@ -73,7 +75,7 @@ LowerBody *lower_body_new(LowerContext *ctx, const Graph *g, const Node *kernel)
     int64_t workspace = node_int(kernel, ATTR_workspace, 0);
     if (workspace > 0)
         b->workspace = loop_param(b->k, "work", DT_f32, workspace / 4, LOOP_WORKSPACE);
-    LowerCost cost = lower_cost(g, kernel);
+    KernelCost cost = cost_kernel(kernel);
     b->k->work = cost.bytes / 4 + cost.flops;
     b->k->iter_depth = ctx->repeat_depth;
     memcpy(b->k->iter_count, ctx->repeat_count, sizeof b->k->iter_count);

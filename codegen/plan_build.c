@@ -19,6 +19,7 @@ _Static_assert((int)REGION_scratch == (int)PLAN_REGION_scratch, "regions");
 _Static_assert((int)INIT_uniform == (int)PLAN_INIT_uniform, "initialisers");
 _Static_assert((int)TASK_update == (int)PTASK_update, "tasks");
 _Static_assert((int)TASK_recv == (int)PTASK_recv, "tasks");
+_Static_assert((int)TASK_gather == (int)PTASK_gather, "tasks");
 _Static_assert((int)OPTIM_adamw == (int)PLAN_OPTIM_adamw, "optimizers");
 _Static_assert((int)SCHED_wsd == (int)PLAN_SCHED_wsd, "learning-rate schedules");
 _Static_assert((int)DATA_tokens == (int)PLAN_DATA_tokens, "data sets");
@@ -42,9 +43,7 @@ static PlanArg plan_arg(Program *p, const Graph *g, Val v) {
 enum { POLL_BYTES = 1 << 20 };
 
 /* Where ranks send messages by the processor, these go on only when they are looked at. */
-static bool polls(const Program *p) {
-    return program_is_joint(p) && p->mod->target == TARGET_c;
-}
+static bool polls(const Program *p) { return program_is_joint(p) && p->mod->target == TARGET_c; }
 
 static void push_poll(Program *p, int64_t every) {
     PlanStep step = {.kind = STEP_POLL, .count = every};
@@ -131,10 +130,10 @@ static void plan_steps(Program *p, const Graph *g, bool (*wanted)(const Node *))
     }
 }
 
-static bool is_forward(const Node *n) { return n->phase == PHASE_F; }
-bool plan_is_backward(const Node *n) { return n->phase != PHASE_F; }
-static bool is_input_part(const Node *n) { return n->phase == PHASE_I; }
-bool plan_is_weight_part(const Node *n) { return n->phase == PHASE_W; }
+static bool is_forward(const Node *n) { return table_task_runs(TASK_forward, n->phase); }
+bool plan_is_backward(const Node *n) { return table_task_runs(TASK_backward, n->phase); }
+static bool is_input_part(const Node *n) { return table_task_runs(TASK_input, n->phase); }
+bool plan_is_weight_part(const Node *n) { return table_task_runs(TASK_weight, n->phase); }
 
 /* Appends the chunk `name` made from part of a graph; returns its index among this rank's. */
 static uint32_t plan_chunk(Program *p, const char *name, const char *graph,
@@ -205,7 +204,8 @@ static void push_task(Program *p, const Task *t, uint32_t program) {
                     .slot = t->slot,
                     .message = t->message,
                     .start = t->start,
-                    .length = t->length};
+                    .length = t->length,
+                    .done = t->done};
     if (t->kind < TASK_update) plan_windows(p, t, &row);
     vec_push(p->arena, &p->tasks, row);
 }
@@ -217,10 +217,9 @@ static void plan_train_tasks(Program *p, const TrainChunks *chunks) {
         if (p->mod->chunk != NULL && r != p->mod->rank) continue;
         uint32_t begin = p->tasks.n;
         for (int i = 0; i < tasks->ntask; i++) {
-            push_task(p, &tasks->task[i], task_chunk(p, chunks, &tasks->task[i]));
-            if (!plan_is_last(tasks, i)) continue;
-            p->tasks.data[p->tasks.n - 1].last = 1;
-            plan_reduce_tasks(p, tasks->task[i].local);
+            const Task *task = &tasks->task[i];
+            push_task(p, task, task_chunk(p, chunks, task));
+            if (table_last_task(tasks, task->local) == i) p->tasks.data[p->tasks.n - 1].last = 1;
         }
         p->train_rank[r] = (PlanRank){.task = begin, .ntask = p->tasks.n - begin};
     }

@@ -224,6 +224,7 @@ static void print_steps(const Program *p, FILE *out) {
         }
         print_time(out, ", .start = ", r->start);
         print_time(out, ", .length = ", r->length);
+        print_time(out, ", .done = ", r->done);
         if (r->last) fputs(", .last = 1", out);
         fputs("},\n", out);
     }

@@ -7,6 +7,7 @@
  */
 #include "codegen/program.h"
 #include "codegen/lower.h"
+#include "ir/cost.h"
 #include "ir/panic.h"
 #include "ir/split.h"
 #include "ir/text.h"
@@ -181,7 +182,7 @@ static uint32_t kernel_add(Program *p, const Graph *g, const Node *n, const char
                         .any_size = p->any_size,
                         .repeat_depth = p->repeat_depth};
     memcpy(ctx.repeat_count, p->repeat_count, sizeof ctx.repeat_count);
-    LowerCost cost = lower_cost(g, n);
+    KernelCost cost = cost_kernel(n);
     KernelRow row = {.name = kernel_name(p, n, key),
                      .key = key,
                      .form = node_attr(n, ATTR_form)->s,

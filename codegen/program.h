@@ -36,27 +36,6 @@ typedef struct RankRows {
     uint32_t param, alias, chunk, program, buffer, bucket, ready, shard;
 } RankRows;
 
-/* Where in a program of steps a bucket is complete: behind a node of the graph (-1: from the
- * beginning on), or of a repeat's body in one iteration, the `turn`th that runs. */
-typedef struct PlanMoment {
-    int node;
-    int64_t turn;
-    int inner;         /* -1: behind the whole node */
-    int64_t iteration; /* -1: in no repeat */
-} PlanMoment;
-
-/* Of a bucket of the module: in which task of its rank, and when in it. */
-typedef struct PlanComplete {
-    int number, task;
-    PlanMoment moment;
-} PlanComplete;
-
-/* The program that a chunk's last task of a step runs. */
-typedef struct PlanLast {
-    const char *graph;
-    bool (*wanted)(const Node *);
-} PlanLast;
-
 struct Program {
     Module *mod;         /* of the rank at hand */
     Module *const *rank; /* all */
@@ -87,9 +66,8 @@ struct Program {
     VEC(PlanBucket) buckets;
     VEC(PlanReady) ready;
     VEC(PlanShard) shards;
-    PlanComplete *complete; /* by bucket of the rank at hand */
-    int reduces;            /* chunk whose last program is being planned, -1: another one's */
-    int top;                /* node of its graph at hand */
+    int reduces; /* chunk whose last program is being planned, -1: another one's */
+    int top;     /* node of its graph at hand */
     VEC(PlanStage) stages;
     VEC(PlanUnit) units;
     VEC(PlanProgram) programs;
@@ -134,14 +112,10 @@ void plan_eval_tasks(Program *p, uint32_t first); /* of this rank; first: its fi
 void plan_windows(const Program *p, const Task *t, PlanTask *row);
 
 /* What replicas add up (plan_buckets.c): the buckets of the rank at hand; at the beginning of a
- * program and behind each node, the steps that begin sums; the rows behind a chunk's last task. */
+ * program and behind each node, the steps that begin sums. */
 void plan_buckets(Program *p);
 void plan_reduce_begin(Program *p, const Graph *g, bool (*wanted)(const Node *));
 void plan_reduce_steps(Program *p, int node, int inner);
-void plan_reduce_tasks(Program *p, int local);
-PlanLast plan_last(Program *p, int local);
-/* Whether nothing after task i of a rank writes gradients of its chunk. */
-bool plan_is_last(const RankTasks *rank, int i);
 /* What is wrong with the steps [begin, end) of a chunk's last task, NULL: nothing (plan_replay.c).
  */
 const char *plan_replay(const Program *p, int local, uint32_t begin, uint32_t end);

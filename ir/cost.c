@@ -45,10 +45,10 @@ static int64_t flops_pool(const Graph *g, const Node *n) {
 typedef int64_t FlopsFn(const Graph *g, const Node *n);
 
 static FlopsFn *const flops_of[] = {
-    [KIND_elementwise] = flops_result, [KIND_reduce] = flops_operand, [KIND_source] = flops_none,
-    [KIND_random] = flops_result,      [KIND_movement] = flops_none,  [KIND_matmul] = flops_matmul,
-    [KIND_conv] = flops_conv,          [KIND_pool] = flops_pool,      [KIND_gather] = flops_none,
-    [KIND_scatter] = flops_scatter,    [KIND_composite] = flops_none, [KIND_region] = flops_none,
+    [KIND_elementwise] = flops_result,  [KIND_reduce] = flops_operand, [KIND_source] = flops_none,
+    [KIND_random] = flops_result,       [KIND_movement] = flops_none,  [KIND_matmul] = flops_matmul,
+    [KIND_conv] = flops_conv,           [KIND_pool] = flops_pool,      [KIND_gather] = flops_none,
+    [KIND_scatter] = flops_scatter,     [KIND_composite] = flops_none, [KIND_region] = flops_none,
     [KIND_attention] = flops_attention,
 };
 
@@ -60,4 +60,26 @@ int64_t cost_bytes(const Graph *g, const Node *n) {
     for (int i = 0; i < n->nout; i++)
         bytes += type_bytes(g->mod->types, val_type(g, node_out(n, i)));
     return bytes;
+}
+
+KernelCost cost_kernel(const Node *kernel) {
+    KernelCost cost = {0};
+    const Graph *body = kernel->body;
+    for (int i = 0; i < body->nin; i++)
+        cost.bytes += type_bytes(body->mod->types, val_type(body, body->in[i]));
+    for (int i = 0; i < body->nout; i++)
+        cost.bytes += type_bytes(body->mod->types, val_type(body, body->out[i]));
+    for (int i = 0; i < body->nnode; i++) cost.flops += cost_flops(body, body->node[i]);
+    return cost;
+}
+
+double cost_placed(const Node *n) {
+    if (n->op == OP_kernel) {
+        KernelCost cost = cost_kernel(n);
+        return (double)cost.flops + COST_PER_BYTE * (double)cost.bytes;
+    }
+    double sum = 0;
+    for (int i = 0; n->op == OP_repeat && i < n->body->nnode; i++)
+        sum += cost_placed(n->body->node[i]);
+    return n->op == OP_repeat ? sum * (double)node_int(n, ATTR_count, 1) : 0;
 }

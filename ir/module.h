@@ -171,6 +171,24 @@ typedef struct Bucket {
     int64_t offset_elems, elems;
 } Bucket;
 
+/* When a bucket is complete: in its chunk's last task that writes gradients, behind a node of the
+ * graph (-1: from the beginning on), or of a repeat's body in one iteration, the `turn`th that
+ * runs. */
+typedef struct BucketReady {
+    int bucket; /* its number */
+    int node;
+    int64_t turn;
+    int inner;         /* -1: behind the whole node */
+    int64_t iteration; /* -1: in no repeat */
+    double done;       /* which share of the task's cost lies before that */
+} BucketReady;
+
+/* zero = 1: a part of the flat vectors whose weights go to all replicas behind the update. */
+typedef struct PartGather {
+    int part;  /* its number */
+    int local; /* the chunk of this rank that reads them first; -1: none does */
+} PartGather;
+
 /* What of the flat vectors the update works on at once: a segment; with zero = 1 what one replica
  * owns of a bucket, or of a tied weight whose first use another rank computes: replica r has
  * elements [r * elems, (r + 1) * elems) from offset_elems on, and of each state vector `elems` from
@@ -220,6 +238,9 @@ struct Module {
     int nsegment;
     Bucket *bucket; /* set by optim where the layout has them */
     int nbucket, cap_bucket;
+    BucketReady *ready; /* of each bucket, as they are complete: set by sums */
+    PartGather *gather; /* in the order in which they go: set by sums */
+    int ngather;
     int64_t flat_elems;                 /* length of the parameter vector */
     int64_t grad_elems;                 /* flat_elems plus the buffers of later uses */
     int64_t region_bytes[REGION_count]; /* set by place */

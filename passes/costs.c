@@ -131,11 +131,13 @@ static void read_key(Reader *r, const char *key, json_t *value) {
         read_layers(r, value);
     else if (strcmp(key, "message") == 0)
         r->costs->message = read_number(r, key, value);
+    else if (strcmp(key, "megabyte") == 0)
+        r->costs->megabyte = read_number(r, key, value);
     else if (strcmp(key, "unit") == 0)
         read_unit(r, value);
     else if (strcmp(key, "model") != 0 && strcmp(key, "device") != 0)
         refuse(r, is_plain(key) ? key : "",
-               "the keys of costs are unit, message, layers, model and device");
+               "the keys of costs are unit, message, megabyte, layers, model and device");
     else if (!json_is_string(value))
         refuse(r, key, arena_printf(r->m->arena, "%s takes a text", key));
 }

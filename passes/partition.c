@@ -10,6 +10,7 @@
  */
 #include "passes/costs.h"
 
+#include "ir/cost.h"
 #include "ir/panic.h"
 #include "passes/schedule.h"
 
@@ -90,6 +91,14 @@ static void count_parameters(const Module *m, Table *t, const UnitUses *uses, co
     }
 }
 
+/* What anything costs that goes to another process. */
+static void set_link(const Costs *costs, Table *t) {
+    t->link = (LinkCost){.rate = t->forward_flops / COST_PER_BYTE_SENT};
+    if (costs == NULL) return;
+    t->link.once = costs->message;
+    t->link.rate = costs->megabyte > 0 ? 1e6 / costs->megabyte : 0;
+}
+
 /* The costs of tasks: measured ones decide what is balanced, too; without them the backward takes
  * twice as long as the forward, the weight gradients are the part of it that weights ask for, and
  * the unit is a forward of a mean chunk. */
@@ -110,6 +119,7 @@ static bool cost_units(PassContext *ctx, Table *t, UnitList *units) {
     }
     t->forward_flops = t->chunks > 0 ? total / t->chunks : 0;
     t->cost_unit = costs != NULL ? costs->unit : NULL;
+    set_link(costs, t);
     return true;
 }
 
@@ -173,13 +183,8 @@ static int *choose_split(Module *m, const UnitList *units, int chunks, Arena *sc
     return begin;
 }
 
-/* A byte on its way is read, written, and written and read once more by whoever carries it: in
- * units of arithmetic, as in partition_units.c. */
-#define FLOPS_PER_MESSAGE_BYTE 64.0
-
 /* Gradients come back over an edge when any value's does; what messages cost. */
 static void set_edges(const PassContext *ctx, Table *t, const Cut *train) {
-    const Costs *costs = ctx->options->costs;
     for (int c = 0; c < t->chunks - 1; c++) {
         ChunkEdge *edge = &t->edge[c];
         double bytes[2] = {0, 0};
@@ -191,11 +196,7 @@ static void set_edges(const PassContext *ctx, Table *t, const Cut *train) {
             bytes[1] += value->gradient ? size : 0;
             edge->gradient = edge->gradient || value->gradient;
         }
-        for (int back = 0; back < 2; back++)
-            edge->cost[back] = costs != NULL ? costs->message
-                               : t->forward_flops > 0
-                                   ? bytes[back] * FLOPS_PER_MESSAGE_BYTE / t->forward_flops
-                                   : 0;
+        for (int back = 0; back < 2; back++) edge->cost[back] = link_cost(&t->link, bytes[back]);
     }
 }
 

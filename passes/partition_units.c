@@ -9,10 +9,6 @@
 
 #include <string.h>
 
-/* Traffic in units of arithmetic: roughly how many operations a device does while it moves a
- * byte. */
-#define FLOPS_PER_BYTE 16.0
-
 typedef struct Walk {
     const Graph *g;
     const Flow *flow; /* NULL: units are known */
@@ -106,7 +102,7 @@ static void add_cost(Unit *unit, const Graph *g, const Flow *flow, int index, do
     OpKind kind = op_kind(n->op);
     if (kind == KIND_movement || kind == KIND_source) return;
     double flops = (double)cost_flops(g, n), bytes = (double)cost_bytes(g, n);
-    double cost = times * (flops + FLOPS_PER_BYTE * bytes);
+    double cost = times * (flops + COST_PER_BYTE * bytes);
     unit->flops += times * flops;
     unit->cost += cost;
     unit->weight_cost += weight_forwards(flow, n) * cost;

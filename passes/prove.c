@@ -3,11 +3,11 @@
  * Independent of the generators and of the order of messages: it is given a table and asks whether
  * a step that follows it trains what it should, once, without waiting for itself, for ever or for
  * the wrong message. The happens-before graph has a node a task and a node a message: a send and
- * its receive are one event, as under rendezvous. Its edges are the order of each rank's compute
- * tasks, the order of each rank's messages, and data. Letting it happen is also a simulation.
+ * its receive are one event, as under rendezvous, and so is a sum over replicas, who all follow one
+ * table. Its edges are the order of each rank's compute tasks, that of each rank's messages and
+ * that of its sums, and data. Letting it happen is also a simulation.
  */
 #include "passes/prove.h"
-#include "passes/events.h"
 
 #include <inttypes.h>
 
@@ -47,16 +47,26 @@ static const char *note_task(Prover *p, int rank, const Task *task, int at) {
     return why;
 }
 
-/* Compute tasks into `task`; messages are looked at later. */
+static bool is_message(const Task *task) {
+    return task->kind == TASK_send || task->kind == TASK_recv;
+}
+
+static bool is_sum(const Task *task) {
+    return task->kind == TASK_reduce || task->kind == TASK_gather;
+}
+
+/* Compute tasks and updates into `task`; messages, sums and gathers are looked at later. */
 static const char *collect_tasks(Prover *p) {
     for (int r = 0; r < p->t->ranks; r++) {
         const RankTasks *rank = &p->t->rank[r];
-        if (rank->ntask == 0) return arena_printf(p->arena, "rank %d never updates", r);
+        int last = rank->ntask - 1;
+        while (last >= 0 && is_sum(&rank->task[last])) last--;
+        if (last < 0) return arena_printf(p->arena, "rank %d never updates", r);
         for (int i = 0; i < rank->ntask; i++) {
             const Task *task = &rank->task[i];
-            if ((task->kind == TASK_update) != (i == rank->ntask - 1))
+            if ((task->kind == TASK_update) != (i == last))
                 return arena_printf(p->arena, "rank %d: the update is not its one last task", r);
-            if (task->kind == TASK_send || task->kind == TASK_recv) continue;
+            if (is_message(task) || is_sum(task)) continue;
             p->task[p->ntask] = (ProveTask){.task = task, .rank = r, .position = i};
             const char *why = task->kind == TASK_update ? NULL : note_task(p, r, task, p->ntask);
             if (why != NULL) return why;
@@ -142,7 +152,7 @@ static void add_messages(const Prover *p, Events *g, const ScheduleCosts *costs)
         int last = -1;
         for (int i = 0; i < t->rank[r].ntask; i++) {
             const Task *task = &t->rank[r].task[i];
-            if (task->kind != TASK_send && task->kind != TASK_recv) continue;
+            if (!is_message(task)) continue;
             int event = p->ntask + task->message;
             if (last >= 0 && last != event) events_edge(g, last, event);
             last = event;
@@ -167,6 +177,13 @@ static double busy(const Prover *p, const Events *g) {
 static const char *event_text(const Prover *p, int event) {
     static const char letter[] = {
         [TASK_forward] = 'F', [TASK_backward] = 'B', [TASK_input] = 'I', [TASK_weight] = 'W'};
+    if (event >= p->ntask + p->t->nmessage) {
+        const ProveTask *at = &p->sum[event - p->ntask - p->t->nmessage];
+        return arena_printf(p->arena, "%s %d of rank %d",
+                            at->task->kind == TASK_reduce ? "the sum of bucket"
+                                                          : "the gather of part",
+                            at->task->message, at->rank);
+    }
     if (event >= p->ntask) {
         const Message *m = &p->t->message[event - p->ntask];
         return arena_printf(p->arena, "the %s of microbatch %d from rank %d to rank %d",
@@ -210,9 +227,12 @@ static const char *run_tasks(Prover *p, const ScheduleCosts *costs, Proof *proof
 }
 
 static const char *run_all(Prover *p, const ScheduleCosts *costs, Proof *proof) {
-    Events g = task_events(p, costs, p->t->nmessage);
+    int sums = prove_count_sums(p->t);
+    Events g = task_events(p, costs, p->t->nmessage + sums);
     add_handovers(p, &g, false);
     add_messages(p, &g, costs);
+    p->sum = ARENA_ARRAY(p->arena, ProveTask, sums + 1);
+    prove_add_sums(p, &g, p->sum);
     int stuck = events_run(&g);
     if (stuck > 0) return cycle_text(p, &g, stuck);
     proof->makespan_queued = makespan(&g);
@@ -234,23 +254,37 @@ static Prover prover_new(Arena *arena, const Table *t) {
     return p;
 }
 
+/* The times of tasks and messages; with `waits` for what the step before has sent. */
+static bool run_times(const Prover *p, const ScheduleCosts *costs, bool waits, Events *g) {
+    int sums = waits ? prove_count_sums(p->t) : 0;
+    *g = task_events(p, costs, p->t->nmessage + sums);
+    add_handovers(p, g, false);
+    add_messages(p, g, costs);
+    if (waits) prove_add_waits(p, g, costs);
+    return events_run(g) == 0;
+}
+
 void prove_times(Arena *arena, Table *t, const ScheduleCosts *costs) {
     Prover p = prover_new(arena, t);
-    if (collect_tasks(&p) != NULL) return;
-    Events g = task_events(&p, costs, t->nmessage);
-    add_handovers(&p, &g, false);
-    add_messages(&p, &g, costs);
-    if (events_run(&g) > 0) return;
+    Events g;
+    bool gathers = false;
+    if (collect_tasks(&p) != NULL || !run_times(&p, costs, false, &g)) return;
+    double alone = makespan(&g);
+    for (int r = 0; r < t->ranks; r++) gathers = gathers || t->rank[r].ngather > 0;
+    if (gathers && !run_times(&p, costs, true, &g)) return;
     t->makespan = makespan(&g);
-    t->bubble = t->makespan > 0 ? 1 - busy(&p, &g) / (t->makespan * t->ranks) : 0;
     for (int r = 0, next = 0; r < t->ranks; r++)
         for (int i = 0; i < t->rank[r].ntask; i++) {
             Task *task = &t->rank[r].task[i];
-            bool message = task->kind == TASK_send || task->kind == TASK_recv;
-            const Event *e = &g.event[message ? p.ntask + task->message : next++];
+            if (is_sum(task)) continue;
+            const Event *e = &g.event[is_message(task) ? p.ntask + task->message : next++];
             task->start = e->start;
             task->length = e->cost;
         }
+    double summed = prove_time_sums(t, costs);
+    if (summed > t->makespan) t->makespan = summed;
+    t->exposed = t->makespan - alone;
+    t->bubble = t->makespan > 0 ? 1 - busy(&p, &g) / (t->makespan * t->ranks) : 0;
 }
 
 /* ---- the whole ---------------------------------------------------------------------------- */
@@ -304,6 +338,7 @@ const char *prove_table(Arena *arena, const Table *t, const ScheduleCosts *costs
     Prover p = prover_new(arena, t);
     why = prove_compute(&p, costs, any_order, proof);
     if (why == NULL) why = prove_messages(&p, proof);
+    if (why == NULL) why = prove_sums(&p);
     if (why == NULL) why = run_all(&p, costs, proof);
     if (why == NULL) why = prove_slots(&p);
     proof->peak = ARENA_ARRAY(arena, int, t->ranks);

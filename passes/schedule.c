@@ -62,9 +62,10 @@ static const char *summarize(const Module *m, const Table *t, const Proof *proof
                         t->buckets > 0 ? "buckets" : "blocks");
 }
 
-/* Costs of chunks and messages as partition estimates them. */
+/* Costs of chunks, messages and sums as partition estimates them. */
 static ScheduleCosts estimates(Arena *a, const Table *t) {
-    ScheduleCosts c = {.forward = 1, .backward = 2, .input = 1, .weight = 1, .edge = t->edge};
+    ScheduleCosts c = {
+        .forward = 1, .backward = 2, .input = 1, .weight = 1, .edge = t->edge, .link = t->link};
     if (t->stage == NULL) return c;
     TaskCosts *chunk = ARENA_ARRAY(a, TaskCosts, t->chunks);
     for (int i = 0; i < t->chunks; i++) chunk[i] = t->stage[i].task;
@@ -72,22 +73,57 @@ static ScheduleCosts estimates(Arena *a, const Table *t) {
     return c;
 }
 
+/* "0.31", "0.31 ms" */
+static const char *cost_text(Arena *a, const Table *t, double cost) {
+    if (t->cost_unit == NULL) return arena_printf(a, "%.3f", cost);
+    return arena_printf(a, "%.3g %s", cost, t->cost_unit);
+}
+
+/* What replicas have to do with each other, of a mean rank: ", sums 0.31, 0.05 not hidden". */
+static const char *describe_sums(Arena *a, const Table *t) {
+    double sum = 0, gather = 0;
+    if (t->replicas == 1) return "";
+    for (int r = 0; r < t->ranks; r++)
+        for (int i = 0; i < t->rank[r].ntask; i++) {
+            const Task *task = &t->rank[r].task[i];
+            if (task->kind == TASK_reduce) sum += task->length / t->ranks;
+            if (task->kind == TASK_gather) gather += task->length / t->ranks;
+        }
+    const char *text = arena_printf(a, ", sums of replicas %s", cost_text(a, t, sum));
+    if (gather > 0) text = arena_printf(a, "%s, gathers %s", text, cost_text(a, t, gather));
+    return arena_printf(a, "%s, %s not hidden", text, cost_text(a, t, t->exposed));
+}
+
 static const char *describe_estimate(const Module *m, const Table *t, const ScheduleCosts *costs) {
     Arena *a = m->arena;
     double messages = 0, ideal = t->makespan * (1 - t->bubble);
-    if (t->ranks == 1) return NULL;
+    const char *unit_name = t->cost_unit, *message = "";
+    if (t->ranks == 1 && t->replicas == 1) return NULL;
     for (int i = 0; i < t->nmessage; i++)
         messages += schedule_message_cost(costs, t, &t->message[i]) / t->nmessage;
-    if (t->cost_unit != NULL)
-        return arena_printf(a,
-                            "measured costs: makespan %.4g %s (ideal %.4g %s), bubble %.1f %%, a "
-                            "message %.3g %s",
-                            t->makespan, t->cost_unit, ideal, t->cost_unit, 100 * t->bubble,
-                            messages, t->cost_unit);
+    if (unit_name != NULL) {
+        if (t->ranks > 1) message = arena_printf(a, ", a message %.3g %s", messages, unit_name);
+        return arena_printf(
+            a, "measured costs: makespan %.4g %s (ideal %.4g %s), bubble %.1f %%%s%s", t->makespan,
+            unit_name, ideal, unit_name, 100 * t->bubble, message, describe_sums(a, t));
+    }
+    if (t->ranks > 1) message = arena_printf(a, ", a message %.3f", messages);
     return arena_printf(a,
-                        "estimated costs: makespan %.1f (ideal %.1f), bubble %.1f %%, a message "
-                        "%.3f, in forwards of a mean chunk",
-                        t->makespan, ideal, 100 * t->bubble, messages);
+                        "estimated costs: makespan %.1f (ideal %.1f), bubble %.1f %%%s%s, in "
+                        "forwards of a mean chunk",
+                        t->makespan, ideal, 100 * t->bubble, message, describe_sums(a, t));
+}
+
+void schedule_finish(PassContext *ctx) {
+    Module *m = ctx->mod;
+    Table *t = ctx->table;
+    ScheduleCosts costs = estimates(ctx->scratch, t);
+    Proof proof = {0};
+    const char *why = prove_table(m->arena, t, &unit, m->parallel.any_order, &proof);
+    if (why != NULL) panic_graph(NULL, (Span){0}, "schedule: %s", why);
+    t->summary = summarize(m, t, &proof);
+    prove_times(ctx->scratch, t, &costs);
+    t->estimate = describe_estimate(m, t, &costs);
 }
 
 /* "1, 2, 4": the groups that run. */
@@ -146,6 +182,9 @@ Table *schedule_begin(PassContext *ctx) {
     t->loopback = p->loopback;
     t->parameters = count_logical_elems(ctx->mod);
     t->blocks = ctx->mod->nparam;
+    t->replicas = (int)p->dp;
+    t->sums_last = p->ordered && ctx->mod->target != TARGET_cuda;
+    t->whole_steps = ctx->mod->target == TARGET_cuda;
     return t;
 }
 
@@ -155,19 +194,13 @@ bool pass_schedule(PassContext *ctx) {
     if (t == NULL) return false;
     ctx->table = t;
     const char *why = prove_module(ctx->scratch, m);
-    bool first = t->summary == NULL; /* the table is one for all ranks */
-    Proof proof = {0};
+    bool first = t->slots == NULL; /* the table is one for all ranks */
     ScheduleCosts costs = estimates(ctx->scratch, t);
     /* Measured costs also decide in which order messages are posted. */
     if (why == NULL && first &&
         !schedule_complete(m->arena, t, t->cost_unit != NULL ? &costs : &unit))
         why = "tasks wait for each other";
-    if (why == NULL && first) why = prove_table(m->arena, t, &unit, m->parallel.any_order, &proof);
     if (why != NULL) panic_graph(NULL, (Span){0}, "schedule: %s", why);
-    if (!first) return true;
-    t->peak_in_flight = proof.peak[0];
-    t->summary = summarize(m, t, &proof);
-    prove_times(ctx->scratch, t, &costs);
-    t->estimate = describe_estimate(m, t, &costs);
+    if (first && !module_has_buckets(m)) schedule_finish(ctx); /* else when it has all its rows */
     return true;
 }

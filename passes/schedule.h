@@ -24,10 +24,14 @@ typedef struct ScheduleCosts {
     double message;
     const TaskCosts *chunk; /* by chunk; NULL: all cost the same */
     const ChunkEdge *edge;  /* by edge of the table: its messages; NULL: all cost the same */
+    LinkCost link;          /* of sums and gathers */
 } ScheduleCosts;
 
 double schedule_cost(const ScheduleCosts *costs, const Task *task);
 double schedule_message_cost(const ScheduleCosts *costs, const Table *t, const Message *m);
+
+/* A table with all its rows: its proof, and what is printed below it. */
+void schedule_finish(PassContext *ctx);
 
 /* The compute tasks of the module's layout: from its generator or its file. NULL after a
  * diagnostic. */
@@ -70,15 +74,20 @@ typedef struct Proof {
 
 /* Checks the table: each (chunk, microbatch) has exactly one forward and one backward (or one input
  * and one weight gradient), on one rank; backwards of a chunk ascend (unless any_order), the first
- * is marked; every rank updates once, last; every edge between ranks has one message a microbatch
- * and direction, sent after it is made and received before it is used; both ends of each pair of
- * ranks agree on the order; slots hold one thing at a time; the happens-before graph has no cycle.
- * Returns NULL and fills *proof, or says what is wrong in words; both kept in `arena`. */
+ * is marked; every rank updates once, behind all that computes; every edge between ranks has one
+ * message a microbatch and direction, sent after it is made and received before it is used; both
+ * ends of each pair of ranks agree on the order; slots hold one thing at a time; every bucket is
+ * summed once, behind the task that completes it and before the update, in the order in which that
+ * happens, and every part of the weights gathered once behind that; the happens-before graph has no
+ * cycle. Returns NULL and fills *proof, or says what is wrong in words; both kept in `arena`. */
 const char *prove_table(Arena *arena, const Table *t, const ScheduleCosts *costs, bool any_order,
                         Proof *proof);
 
-/* Start and length of every task of a proven table, with messages one after another on each rank;
- * the table's makespan and bubble. */
+/* Start and length of every task of a proven table, with messages one after another on each rank,
+ * and sums on a way of their own, likewise; the table's makespan and bubble. Weights travel while
+ * the next step begins (on a device before it does), so every step's first tasks wait for those of
+ * the step before; their rows have times behind the step. What of sums and gathers is not hidden is
+ * part of the makespan. */
 void prove_times(Arena *arena, Table *t, const ScheduleCosts *costs);
 
 /* The part of prove_table that concerns compute tasks: of a table without messages and slots. */

@@ -24,6 +24,8 @@ double schedule_cost(const ScheduleCosts *costs, const Task *task) {
     case TASK_update:
     case TASK_send:
     case TASK_recv: return 0;
+    case TASK_reduce:
+    case TASK_gather: return task->sent > 0 ? link_cost(&costs->link, task->sent) : 0;
     }
     return 0;
 }

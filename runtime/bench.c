@@ -89,7 +89,7 @@ static InfCode trace(InfError *e, InfSession *s) {
     if (!inf_option_given(s->options, OPT_trace)) return INF_OK;
     TRY(inf_session_trace(e, s));
     TRY(take_profiled(e, s, INF_TRACE_STEPS));
-    TRY(inf_trace_end(e, &s->engine.profile.trace));
+    TRY(inf_session_trace_end(e, s));
     inf_profile_close(&s->engine.profile);
     return INF_OK;
 }

@@ -10,10 +10,15 @@ uint64_t inf_position(int64_t step, int32_t task) {
 }
 
 static const char *const kinds[] = {
-    [PTASK_forward] = "forward",      [PTASK_backward] = "backward",
-    [PTASK_input] = "input gradient", [PTASK_weight] = "weight gradient",
-    [PTASK_update] = "update",        [PTASK_send] = "message",
-    [PTASK_recv] = "message",         [PTASK_reduce] = "sum over replicas",
+    [PTASK_forward] = "forward",
+    [PTASK_backward] = "backward",
+    [PTASK_input] = "input gradient",
+    [PTASK_weight] = "weight gradient",
+    [PTASK_update] = "update",
+    [PTASK_send] = "message",
+    [PTASK_recv] = "message",
+    [PTASK_reduce] = "sum over replicas",
+    [PTASK_gather] = "weights to all replicas",
 };
 
 /* The row of a rank's table in words, "" when there is none. */

@@ -241,6 +241,17 @@ static InfCode wait_mpi(InfError *e, InfRequest *r) {
                     status.MPI_SOURCE, (long long)got, (unsigned long long)r->word[1]);
 }
 
+static bool over_mpi(InfRequest *r) {
+    MPI_Request request;
+    int done = 0;
+    if (!r->busy) return true;
+    INF_ASSERT(r->word[1] == summed);
+    memcpy(&request, &r->word[0], sizeof request);
+    if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
+    r->busy = !done;
+    return done;
+}
+
 static void poll_mpi(void) {
     int done;
     MPI_Test(&mpi.idle, &done, MPI_STATUS_IGNORE);
@@ -341,6 +352,7 @@ const InfTransport inf_transport_mpi = {
     .send = send_mpi,
     .recv = recv_mpi,
     .wait = wait_mpi,
+    .over = over_mpi,
     .poll = poll_mpi,
     .broadcast = broadcast_mpi,
     .sum = sum_mpi,

@@ -48,11 +48,13 @@ InfCode inf_pipeline_open(InfError *e, const Plan *plan, InfGroup *group, InfPip
     out->pending = calloc(n, sizeof *out->pending);
     if (!out->received || !out->sent || !out->pending) return inf_fail(e, INF_IO, "out of memory");
     TRY(inf_shards_open(e, out));
+    TRY(inf_sum_times_open(e, plan, &out->times));
     return out->replicas > 1 ? open_replicas(e, out) : INF_OK;
 }
 
 void inf_pipeline_close(InfPipeline *p) {
     inf_shards_close(p);
+    inf_sum_times_close(&p->times);
     free(p->received);
     free(p->sent);
     free(p->pending);
@@ -110,10 +112,11 @@ void inf_bubble_put(const InfBubble *b, const Plan *plan, InfJson *j) {
     inf_json_put_int(j, "bubble_steps", b->steps);
 }
 
-void inf_pipeline_begin(InfPipeline *p, bool together) {
+void inf_pipeline_begin(InfPipeline *p, InfProfile *profile, int64_t step) {
     InfIdle *t = &p->idle;
     float nothing = 0;
-    if (together && p->transport && inf_pipeline_works(p))
+    inf_sum_times_step(&p->times, profile, step);
+    if (profile->on && p->transport && inf_pipeline_works(p))
         inf_pipeline_note(p, p->transport->sum(&p->error, &nothing, 1));
     if (t->begun == 1 || t->begun == WARM_UP_STEPS) *t = (InfIdle){.begun = t->begun};
     t->begun++;
@@ -127,6 +130,7 @@ void inf_pipeline_begin(InfPipeline *p, bool together) {
 void inf_pipeline_poll(InfPipeline *p) {
     if (p->way != &inf_pipeline_host) return;
     if (p->npending > 0 || p->nbegun > 0 || p->shards) p->transport->poll();
+    inf_sum_times_look(&p->times, p->transport);
 }
 
 void inf_pipeline_at(InfPipeline *p, int64_t step, int32_t task) {
@@ -181,7 +185,22 @@ void inf_pipeline_settle(InfPipeline *p, InfEngine *m, bool gradients) {
 
 void inf_pipeline_norm(InfPipeline *p, InfEngine *m) { p->way->norm(p, m); }
 
-void inf_pipeline_spread(InfPipeline *p, InfEngine *m) { p->way->spread(p, m); }
+void inf_pipeline_spread(InfPipeline *p, InfEngine *m) {
+    p->way->spread(p, m);
+    p->spread = true;
+}
+
+void inf_pipeline_gathered(InfPipeline *p, uint32_t shard) {
+    INF_ASSERT(shard < p->plan->nshard);
+    p->ngathered += p->spread;
+}
+
+/* One replica alone has no rows for what it hands to nobody. */
+void inf_pipeline_gathered_all(InfPipeline *p) {
+    INF_ASSERT(p->ngathered == (p->spread && p->replicas > 1 ? p->plan->nshard : 0));
+    p->spread = false;
+    p->ngathered = 0;
+}
 
 int inf_pipeline_stop_signal(InfPipeline *p) {
     int number = 0;

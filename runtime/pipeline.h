@@ -18,6 +18,7 @@
 #include "runtime/engine.h"
 #include "runtime/group.h"
 #include "runtime/kernels.h"
+#include "runtime/sum_times.h"
 #include "runtime/transport.h"
 
 /* How long this rank's training steps took up to their update, and how long of that it waited for
@@ -50,6 +51,9 @@ struct InfPipeline {
     uint32_t nbegun, nrow;  /* in this step: buckets begun, rows of the table passed */
     int64_t collectives;    /* buckets summed by the steps so far */
     unsigned char *scalars; /* what every process had in PlanFinish.loss after a forward program */
+    bool spread;            /* this step's weights have been sent to all replicas */
+    uint32_t ngathered;     /* rows of the table that say so */
+    InfSumTimes times;      /* of a trace */
     struct InfShards *shards; /* where replicas share the optimizer's work: shards.h; else NULL */
     InfIdle idle;
     InfError error;
@@ -65,8 +69,8 @@ void inf_pipeline_at(InfPipeline *p, int64_t step, int32_t task);
 /* Messages on their way make progress. */
 void inf_pipeline_poll(InfPipeline *p);
 
-/* A training step begins; with `together` when every rank is here. */
-void inf_pipeline_begin(InfPipeline *p, bool together);
+/* A training step begins; where it is profiled, when every rank is here. */
+void inf_pipeline_begin(InfPipeline *p, InfProfile *profile, int64_t step);
 
 /* The share of their time that all ranks waited, 0 to 1, and over how many steps: 0, nothing is
  * known. */
@@ -113,8 +117,11 @@ void inf_pipeline_settle(InfPipeline *p, InfEngine *m, bool gradients);
 /* The norm's squares of all ranks, before the update. */
 void inf_pipeline_norm(InfPipeline *p, InfEngine *m);
 
-/* With zero = 1, behind the update: what it changed goes to all replicas. */
+/* With zero = 1, behind the update: what it changed goes to all replicas. The table's rows of that;
+ * at the step's end there was one for each shard. */
 void inf_pipeline_spread(InfPipeline *p, InfEngine *m);
+void inf_pipeline_gathered(InfPipeline *p, uint32_t shard);
+void inf_pipeline_gathered_all(InfPipeline *p);
 
 /* How many launches buckets, settle, norm and spread add to a step on a device, the plan's own
  * kernels apart, and with how many arguments. */

@@ -174,7 +174,7 @@ static void spread(InfPipeline *p, InfEngine *m) {
     for (uint32_t i = 0; i < p->plan->nshard; i++) {
         const PlanShard *shard = &p->plan->shard[i];
         bool half = shard->owned;
-        int64_t each = half ? shard->bytes / 2 : shard->bytes, all = each * p->replicas;
+        int64_t each = inf_shard_brings(shard), all = each * p->replicas;
         unsigned char *from =
             half ? at(m, PLAN_REGION_copy, shard->at / 2) : at(m, PLAN_REGION_param, shard->at);
         inf_engine_use(m, from, all, true);

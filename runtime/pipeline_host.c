@@ -109,6 +109,10 @@ static void reduce(InfPipeline *p, InfEngine *m, uint32_t bucket) {
         inf_shards_reduce(p, m, bucket);
         return;
     }
+    const InfSumTime begun = {.kind = PTASK_reduce,
+                              .number = bucket,
+                              .request = &p->sum[p->first_sum[bucket]],
+                              .count = p->first_sum[bucket + 1] - p->first_sum[bucket]};
     for (uint32_t i = p->first_sum[bucket]; i < p->first_sum[bucket + 1]; i++) {
         uint64_t n = count < most ? count : most;
         if (inf_pipeline_works(p))
@@ -116,6 +120,7 @@ static void reduce(InfPipeline *p, InfEngine *m, uint32_t bucket) {
         from += n;
         count -= n;
     }
+    inf_sum_times_begin(&p->times, &begun);
 }
 
 /* Every bucket is summed, once. */
@@ -124,8 +129,10 @@ static void finish_sums(InfPipeline *p, InfEngine *m) {
     if (p->replicas == 1) return;
     INF_ASSERT(p->nbegun == n && p->nrow == n);
     if (inf_shards_on(p) && !p->plan->ordered) inf_shards_finish(p, m);
-    for (uint32_t i = 0; i < p->first_sum[n] && inf_pipeline_works(p); i++)
+    for (uint32_t i = 0; i < p->first_sum[n] && inf_pipeline_works(p); i++) {
         inf_pipeline_note(p, p->transport->wait(&p->error, &p->sum[i]));
+        inf_sum_times_look(&p->times, p->transport);
+    }
     memset(p->begun, 0, n * sizeof *p->begun);
     p->nrow = 0;
     inf_pipeline_reduced_all(p);

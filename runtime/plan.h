@@ -202,6 +202,7 @@ typedef enum PlanTaskKind {
     PTASK_send,
     PTASK_recv,
     PTASK_reduce, /* a bucket is summed over the replicas: begun by a STEP_REDUCE before */
+    PTASK_gather, /* weights of a part of theirs go to all replicas: begun behind the update */
 } PlanTaskKind;
 
 /* What of a rank's memory a task works in: from where on the regions data and slot begin for it,
@@ -223,10 +224,12 @@ typedef struct PlanTask {
     int32_t microbatch; /* -1 for the update */
     uint32_t program;   /* index into its rank's Plan.chunk */
     int32_t slot;       /* which set of its chunk's activations */
-    int32_t message;    /* send, recv: index into Plan.message; reduce: into Plan.bucket; else the
-                           message it waits for, or -1 */
+    int32_t message;    /* send, recv: index into Plan.message; reduce: into Plan.bucket; gather:
+                           into Plan.shard; else the message it waits for, or -1 */
     int64_t window[PLAN_WINDOW_COUNT]; /* bytes */
-    double start, length;              /* predicted, in the unit of Plan.makespan */
+    double start, length;              /* predicted, in the unit of Plan.makespan; of a gather
+                                          behind that: it goes on while the next step begins */
+    double done;  /* reduce: the share of its chunk's last task that has passed when it begins */
     uint8_t last; /* nothing after it in this step writes its chunk's gradients: its buckets go */
 } PlanTask;
 
@@ -284,6 +287,11 @@ typedef struct PlanShard {
     uint8_t owned; /* else every replica has all f32 weights, in PLAN_REGION_param */
     int64_t master_at;
 } PlanShard;
+
+/* Bytes of the weights that each replica brings. */
+static inline int64_t inf_shard_brings(const PlanShard *s) {
+    return s->owned ? s->bytes / 2 : s->bytes;
+}
 
 /* Where a bucket is complete: at a STEP_REDUCE in this iteration of the outermost repeat around
  * it. */
@@ -502,7 +510,7 @@ typedef struct Plan {
     int32_t dp, tp, pp, vpp;
     const char *pipeline;
     const char *schedule_summary;
-    const char *schedule_estimate; /* the line below it, with estimated costs; NULL: one rank */
+    const char *schedule_estimate; /* the line below it, with estimated costs; NULL: one process */
     double makespan, bubble;       /* estimated; idle share of all ranks */
     int64_t region_bytes[PLAN_REGION_count];
     int64_t flat_bytes;  /* of the parameter vector */

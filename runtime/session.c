@@ -11,6 +11,7 @@
 #include "runtime/file.h"
 #include "runtime/pipeline.h"
 #include "runtime/replicas.h"
+#include "runtime/shards.h"
 #include "runtime/warm.h"
 
 static const char *const example_data = "/usr/share/datasets/fashion-mnist";
@@ -304,6 +305,14 @@ InfCode inf_session_trace(InfError *e, InfSession *s) {
     if (!path) return INF_OK;
     TRY(inf_profile_open(e, s->plan, m->table, m->device, &m->profile));
     return inf_profile_trace(e, &m->profile, m->replica, path);
+}
+
+/* The last step's weights may still be on their way. */
+InfCode inf_session_trace_end(InfError *e, InfSession *s) {
+    InfEngine *m = &s->engine;
+    if (m->table->shared && inf_shards_on(m->pipeline)) inf_shards_await(m->pipeline, -1);
+    inf_profile_stop(&m->profile);
+    return inf_trace_end(e, &m->profile.trace);
 }
 
 char *inf_weights_path(const char *path) {

@@ -48,8 +48,9 @@ void inf_session_close(InfSession *s);
  * of its own, that memory. */
 uint64_t inf_session_measured(const InfSession *s);
 
-/* --trace FILE: starts writing when each task and kernel ran; inf_trace_end completes the file. */
+/* --trace FILE: starts writing when each task and kernel ran; completes the file. */
 InfCode inf_session_trace(InfError *e, InfSession *s);
+InfCode inf_session_trace_end(InfError *e, InfSession *s);
 enum { INF_TRACE_STEPS = 20 };
 
 /* Where `path` keeps its weights: itself, or the newest checkpoint of an --out folder. Fresh

@@ -45,12 +45,18 @@ static int64_t share(const InfPipeline *p, const PlanBucket *b) {
 
 /* ---- steps --- */
 
+static void note_begun(InfPipeline *p, PlanTaskKind kind, uint32_t number, InfRequest *request) {
+    const InfSumTime begun = {.kind = kind, .number = number, .request = request, .count = 1};
+    inf_sum_times_begin(&p->times, &begun);
+}
+
 void inf_shards_reduce(InfPipeline *p, InfEngine *m, uint32_t bucket) {
     const PlanBucket *b = &p->plan->bucket[bucket];
     InfShards *s = p->shards;
     if (!inf_pipeline_works(p)) return;
     inf_pipeline_note(p, p->transport->scatter(&p->error, floats_at(m, PLAN_REGION_grad, b->at),
                                                (uint64_t)share(p, b), &s->reduced[bucket]));
+    note_begun(p, PTASK_reduce, bucket, &s->reduced[bucket]);
 }
 
 void inf_shards_finish(InfPipeline *p, InfEngine *m) {
@@ -60,6 +66,7 @@ void inf_shards_finish(InfPipeline *p, InfEngine *m) {
         float *all = floats_at(m, PLAN_REGION_grad, b->at);
         int64_t n = share(p, b);
         inf_pipeline_note(p, p->transport->wait(&p->error, &s->reduced[i]));
+        inf_sum_times_look(&p->times, p->transport);
         if (p->replica > 0) memcpy(all + p->replica * n, all, (size_t)n * sizeof(float));
     }
 }
@@ -87,6 +94,7 @@ void inf_shards_spread(InfPipeline *p, InfEngine *m) {
         inf_pipeline_note(p, p->transport->spread(&p->error,
                                                   floats_at(m, PLAN_REGION_param, shard->at), each,
                                                   &s->spread[i]));
+        note_begun(p, PTASK_gather, i, &s->spread[i]);
     }
     s->spreading = true;
 }
@@ -101,6 +109,7 @@ void inf_shards_await(InfPipeline *p, int local) {
         left = left || s->spread[i].busy;
     }
     s->spreading = left;
+    inf_sum_times_look(&p->times, p->transport);
 }
 
 /* ---- values --- */

@@ -163,12 +163,15 @@ static void walk_tasks(InfEngine *m, const InfLoader *l, const Work *work, RunTa
         if (exchanges) exchange_norm(m, i);
         if (task->kind == PTASK_reduce) {
             if (adds_replicas(m)) inf_pipeline_reduced(m->pipeline, (uint32_t)task->message);
+        } else if (task->kind == PTASK_gather) {
+            if (adds_replicas(m)) inf_pipeline_gathered(m->pipeline, (uint32_t)task->message);
         } else if (task->kind > PTASK_update)
             done = post_messages(m, i, end);
         else
             run(m, l, work, i);
         if (exchanges && inf_shards_on(m->pipeline)) inf_pipeline_spread(m->pipeline, m);
     }
+    if (m->pipeline && training) inf_pipeline_gathered_all(m->pipeline);
     if (m->pipeline && !training) inf_pipeline_settle(m->pipeline, m, false);
     leave(m, work);
 }
@@ -307,7 +310,7 @@ static void submit_step(const InfSteps *s, InfEngine *m, InfLoader *l, const Inf
     for (int k = 0; k < INF_DEVICE_DEPTH; k++)
         fill_scalars(m->plan, &in->host, in->host.updates + k, ticket.scalar[k]);
     m->env.step = in->step;
-    if (m->pipeline && whole) inf_pipeline_begin(m->pipeline, m->profile.on);
+    if (m->pipeline && whole) inf_pipeline_begin(m->pipeline, &m->profile, in->step);
     /* Nothing on the host waits for the step's own exchanges, so ranks agree about signals beside
      * it, while the device is busy with the step before. */
     if (m->pipeline && !m->table->shared) {

@@ -102,6 +102,12 @@ void inf_trace_arrow(InfTrace *t, bool ends, int64_t step, int32_t message, doub
 
 /* ---- the table --- */
 
+static InfTrack track_of(const PlanTask *task) {
+    if (task->kind <= PTASK_update) return INF_TRACK_table;
+    bool message = task->kind == PTASK_send || task->kind == PTASK_recv;
+    return message ? INF_TRACK_messages : INF_TRACK_sums_table;
+}
+
 static void predict_rank(InfTrace *t, int rank, const InfEvent *step, double scale) {
     const PlanRank *tasks = &t->plan->program[0].rank[rank / inf_plan_replicas(t->plan)];
     char name[INF_TASK_NAME_BYTES];
@@ -111,7 +117,7 @@ static void predict_rank(InfTrace *t, int rank, const InfEvent *step, double sca
         InfJson j;
         if (task->length <= 0) continue;
         event.rank = rank;
-        event.track = task->kind > PTASK_update ? INF_TRACK_messages : INF_TRACK_table;
+        event.track = track_of(task);
         event.name = inf_task_name(t->plan, task, name);
         event.category = "predicted";
         event.at_ms += task->start * scale;
@@ -145,12 +151,18 @@ static void put_name(InfTrace *t, int rank, int track, const char *kind, const c
     inf_json_close(&j);
 }
 
+void inf_trace_name(InfTrace *t, int track, const char *name) {
+    put_name(t, t->rank, track, "thread_name", name);
+}
+
 static void put_names(InfTrace *t) {
     static const char *const tracks[] = {
         [INF_TRACK_tasks] = "tasks, measured",
         [INF_TRACK_table] = "tasks, predicted",
         [INF_TRACK_messages] = "messages, predicted",
         [INF_TRACK_kernels] = "kernels",
+        [INF_TRACK_sums] = "sums of replicas, measured",
+        [INF_TRACK_sums_table] = "sums of replicas, predicted",
     };
     int replicas = inf_plan_replicas(t->plan), processes = inf_plan_processes(t->plan);
     for (int r = 0; r < processes; r++) {
@@ -160,9 +172,12 @@ static void put_names(InfTrace *t) {
             snprintf(name, sizeof name, "rank %d: replica %d of pipeline rank %d", r, r % replicas,
                      r / replicas);
         put_name(t, r, -1, "process_name", name);
-        for (int k = 0; k < (int)(sizeof tracks / sizeof *tracks); k++)
-            if (t->plan->ranks > 1 || k != INF_TRACK_messages)
-                put_name(t, r, k, "thread_name", tracks[k]);
+        for (int k = 0; k < (int)(sizeof tracks / sizeof *tracks); k++) {
+            bool there = k == INF_TRACK_messages ? t->plan->ranks > 1
+                         : k >= INF_TRACK_sums   ? replicas > 1
+                                                 : true;
+            if (there) put_name(t, r, k, "thread_name", tracks[k]);
+        }
     }
 }
 

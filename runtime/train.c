@@ -246,8 +246,7 @@ static InfCode finish_step(InfError *e, Trainer *t) {
     t->state.microbatches += (uint64_t)(t->s.plan->dp * t->s.plan->program[0].microbatches);
     note_step(t, &r);
     if (t->s.engine.profile.on && t->state.step - t->progress.first == INF_TRACE_STEPS) {
-        inf_profile_stop(&t->s.engine.profile);
-        TRY(inf_trace_end(e, &t->s.engine.profile.trace));
+        TRY(inf_session_trace_end(e, &t->s));
     }
     return INF_OK;
 }
@@ -304,7 +303,7 @@ static InfCode train_step(InfError *e, Trainer *t) {
 static InfCode stop_by_signal(InfError *e, Trainer *t, int number) {
     if (t->s.options->group) t->s.options->group->agreed = true;
     while (t->sent.count > 0) TRY(finish_step(e, t));
-    TRY(inf_trace_end(e, &t->s.engine.profile.trace));
+    TRY(inf_session_trace_end(e, &t->s));
     inf_progress_break(&t->progress);
     if (!t->out)
         return inf_fail(e, INF_STOPPED,
@@ -373,7 +372,7 @@ static InfCode loop(InfError *e, Trainer *t) {
     if (asked_to_stop(t)) return stop_by_signal(e, t, asked_to_stop(t));
     TRY(evaluate(e, t));
     if (asked_to_stop(t)) return stop_by_signal(e, t, asked_to_stop(t));
-    TRY(inf_trace_end(e, &t->s.engine.profile.trace));
+    TRY(inf_session_trace_end(e, &t->s));
     TRY(save_final(e, t));
     return summarise(e, t);
 }

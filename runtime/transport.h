@@ -45,6 +45,9 @@ typedef struct InfTransport {
     InfCode (*recv)(InfError *e, int from, int tag, void *at, uint64_t bytes, InfRequest *out);
     /* Nothing to do for a request that is not busy. */
     InfCode (*wait)(InfError *e, InfRequest *r);
+    /* Whether a request is over, without waiting: then it is not busy any more. Of sums and gathers
+     * only. A failure is told by wait(). */
+    bool (*over)(InfRequest *r);
     /* Lets messages and sums on their way make progress; cheap. */
     void (*poll)(void);
 

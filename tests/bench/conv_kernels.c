@@ -8,6 +8,7 @@
  *        -Lbuild/release/ir -linfinic_codegen -linfinic_runtime -linfinic_ir -ldnnl -ljansson
  *        -lxxhash -lz -lm -fopenmp
  */
+#include "ir/cost.h"
 #include "tests/codegen/kernel_set.h"
 
 #include <stdlib.h>
@@ -119,7 +120,7 @@ int main(int argc, char **argv) {
     double total = 0;
     printf("%-44s %9s %9s %8s\n", "kernel", "ms", "GFLOP/s", "GB/s");
     for (int i = 0; i < s.set->n; i++) {
-        LowerCost cost = lower_cost(s.set->item[i].body, s.set->item[i].node);
+        KernelCost cost = cost_kernel(s.set->item[i].node);
         double t = kernel_set_time(s.set, i, threads, i < own ? 200 : 50);
         printf("%-44s %9.4f %9.1f %8.1f\n", s.set->item[i].text, t * 1e3,
                (double)cost.flops / t * 1e-9, (double)cost.bytes / t * 1e-9);

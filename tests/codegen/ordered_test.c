@@ -172,7 +172,7 @@ static void *run_step(void *data) {
                                    .chunk = t->chunk,
                                    .local = t->local,
                                    .microbatch = t->microbatch,
-                                   .last = plan_is_last(tasks, i)});
+                                   .last = table_last_task(tasks, t->local) == i});
     }
     inf_ordered_finish(&r->engine);
     return NULL;

@@ -90,19 +90,53 @@ for format in table json; do
     check "both print the same $format" cmp <("$work/two" schedule --format=$format) \
         <("$INFINIC" "$work/small.it" --target=cpu --dump-schedule=$format -D parallel.pp=2 -D parallel.vpp=2)
 done
+# Two replicas of two ranks that share the optimizer's work: each bucket and shard of each step was
+# on its way once, whatever track it is on, and is predicted once.
+check "replicas" compile "$work/small.it" "$work/four" -D parallel.dp=2 -D parallel.pp=2 -D parallel.zero=1 -D train.microbatches=2
+predicted=$("$work/four" schedule | sed -n 's/^estimated costs: .*bubble \([0-9.]*\) %.*/\1/p')
+check "train with a trace, and sums count into the bubble" says "$predicted % predicted" run four --trace "$work/four.json"
+check "which is one list" whole "$work/four.json"
+sums() {
+    local rank kind rows
+    local -A letter=([reduce]=R [gather]=G)
+    "$work/four" schedule > "$work/four.table"
+    for rank in 0 1 2 3; do
+        for kind in reduce gather; do
+            rows=$(grep -c -E "^ +[0-9]+ +$((rank / 2)) $kind " "$work/four.table")
+            [ "$rows" -gt 0 ] || return 1
+            is "$(grep -c "\"cat\":\"$kind\".*\"pid\":$rank,\"tid\":[4-9]" "$work/four.json")" $((6 * rows)) || return 1
+            is "$(grep "\"name\":\"${letter[$kind]}[0-9]*\",\"cat\":\"predicted\"" "$work/four.json" |
+                grep -c "\"pid\":$rank,\"tid\":5,")" $((6 * rows)) || return 1
+        done
+    done
+}
+check "each sum and gather was on its way, and was predicted" sums
+for format in table json svg trace; do
+    check "both print the same $format of replicas" cmp <("$work/four" schedule --format=$format) \
+        <("$INFINIC" "$work/small.it" --target=cpu --dump-schedule=$format -D parallel.dp=2 -D parallel.pp=2 -D parallel.zero=1 -D train.microbatches=2)
+done
 check "info lists the ranks' layers" says "rank 1   chunk 3" "$work/two" info
 check "and their memory" says "memory by rank" "$work/two" info
 check "info in JSON, too" says '"ranks":[{"rank":0,"planned_bytes":' "$work/two" info --json
 # README's command, without what it writes, prints README's table and picture.
 readme=$(sed -n 's/^    infinic \(models.*parallel\.pp=4\)$/\1/p' README.md | sed 's/ -o gpt2//')
-printed() {
-    "$INFINIC" $readme --target=cpu --dump-schedule 2> /dev/null > "$work/table.txt"
+in_readme() { # lines of the standard input
     local line
     while IFS= read -r line; do
         grep -q -x -F -- "    $line" README.md || { echo "README lacks: $line"; return 1; }
-    done < <(grep '^r[0-9]' "$work/table.txt"; tail -n 2 "$work/table.txt")
+    done
+}
+printed() {
+    "$INFINIC" $readme --target=cpu --dump-schedule 2> /dev/null > "$work/table.txt"
+    { grep '^r[0-9]' "$work/table.txt"; tail -n 2 "$work/table.txt"; } | in_readme
 }
 check "README shows the table that is printed" printed
 check "and its picture" cmp models/gpt2_pipeline.svg \
     <("$INFINIC" $readme --target=cpu --dump-schedule=svg 2> /dev/null)
+replicas=$(sed -n 's/^    infinic \(models.*parallel\.dp=2 -D parallel\.pp=2\)$/\1/p' README.md | sed 's/ -o gpt2//')
+sums_printed() {
+    "$INFINIC" $replicas --target=cpu --dump-schedule 2> /dev/null > "$work/table.txt"
+    { grep -m 2 ' reduce ' "$work/table.txt"; tail -n 1 "$work/table.txt"; } | in_readme
+}
+check "and sums of replicas" sums_printed
 finish

@@ -199,6 +199,131 @@ static void test_naive_placement_waits_for_ever(void **state) {
     }
 }
 
+/* ---- sums of replicas ----------------------------------------------------------------------- */
+
+static void insert_task(Arena *a, Table *t, int rank, int at, Task task) {
+    RankTasks *r = &t->rank[rank];
+    Task *list = ARENA_ARRAY(a, Task, r->ntask + 1);
+    for (int i = 0; i <= r->ntask; i++)
+        list[i] = i < at ? r->task[i] : i == at ? task : r->task[i - 1];
+    r->task = list;
+    r->ntask++;
+}
+
+/* Two replicas of two ranks with two chunks each: a bucket in the middle and one at the end of each
+ * chunk, whose weights are gathered. */
+static Table *make_sums(Arena *a) {
+    Table *t = make(a, "1f1b", 2, 2, 4);
+    t->replicas = 2;
+    for (int r = 0; r < 2; r++) {
+        for (int local = 1; local >= 0; local--)
+            for (int k = 0; k < 2; k++) {
+                Task sum = {.kind = TASK_reduce,
+                            .chunk = -1,
+                            .local = local,
+                            .microbatch = -1,
+                            .message = t->rank[r].nsum++,
+                            .done = 0.5 + 0.5 * k,
+                            .sent = 1};
+                insert_task(a, t, r, table_last_task(&t->rank[r], local) + 1 + k, sum);
+            }
+        for (int local = 0; local < 2; local++) {
+            Task gather = {.kind = TASK_gather,
+                           .chunk = -1,
+                           .local = local,
+                           .microbatch = -1,
+                           .message = t->rank[r].ngather++,
+                           .sent = 1};
+            insert_task(a, t, r, t->rank[r].ntask, gather);
+        }
+    }
+    return t;
+}
+
+static void break_early_sum(Table *t) {
+    int last = table_last_task(&t->rank[1], 0);
+    move_task(t, 1, find(t, 1, TASK_reduce, 2), last);
+}
+static void break_late_sum(Table *t) {
+    move_task(t, 0, find(t, 0, TASK_reduce, 3), find(t, 0, TASK_update, 0));
+}
+static void break_sums_order(Table *t) {
+    int first = find(t, 0, TASK_reduce, 0);
+    swap_tasks(t, 0, first, first + 1);
+}
+static void break_chunks_order(Table *t) {
+    move_task(t, 0, find(t, 0, TASK_reduce, 0), find(t, 0, TASK_update, 0) - 1);
+}
+static void break_sum_of(Table *t) { t->rank[0].task[find(t, 0, TASK_reduce, 0)].local = 0; }
+static void break_sum_of_none(Table *t) { t->rank[0].task[find(t, 0, TASK_reduce, 0)].local = 2; }
+static void break_sum_twice(Table *t) { t->rank[1].task[find(t, 1, TASK_reduce, 1)].message = 0; }
+static void break_sum_unknown(Table *t) { t->rank[1].task[find(t, 1, TASK_reduce, 1)].message = 4; }
+static void break_sum_lost(Table *t) { t->rank[1].nsum = 5; }
+static void break_early_gather(Table *t) {
+    move_task(t, 0, find(t, 0, TASK_update, 0), find(t, 0, TASK_gather, 0));
+}
+static void break_gather_twice(Table *t) {
+    t->rank[0].task[find(t, 0, TASK_gather, 1)].message = 0;
+}
+static void break_gather_lost(Table *t) { t->rank[0].ntask--; }
+static void break_gather_of(Table *t) { t->rank[0].task[find(t, 0, TASK_gather, 1)].local = 2; }
+static void break_update_lost(Table *t) {
+    t->rank[0].task[find(t, 0, TASK_update, 0)].kind = TASK_gather;
+}
+
+static void test_broken_sums(void **state) {
+    (void)state;
+    static const struct {
+        Breaker *breaker;
+        const char *word;
+    } broken[] = {
+        {break_early_sum, "bucket 2 begins before chunk 0 completes it"},
+        {break_late_sum, "bucket 3 begins behind the update"},
+        {break_sums_order, "stands behind one that begins later"},
+        {break_chunks_order, "stands behind one that begins later"},
+        {break_sum_of, "bucket 0 begins before chunk 0 completes it"},
+        {break_sum_of_none, "before chunk 2 completes it"},
+        {break_sum_twice, "bucket 0 goes to the replicas twice"},
+        {break_sum_unknown, "bucket 4 of 4"},
+        {break_sum_lost, "never adds up bucket 4"},
+        {break_early_gather, "part 0 of the weights is gathered before the update"},
+        {break_gather_twice, "part 0 goes to the replicas twice"},
+        {break_gather_lost, "never gathers part 1"},
+        {break_gather_of, "for chunk 2"},
+        {break_update_lost, "update"},
+    };
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
+        Arena a = {0};
+        Proof proof;
+        Table *t = make_sums(&a);
+        const char *why = prove_table(&a, t, &unit, false, &proof);
+        if (why != NULL) fail_msg("%s", why);
+        broken[i].breaker(t);
+        expect_word(prove_table(&a, t, &unit, false, &proof), broken[i].word);
+        arena_free(&a);
+    }
+}
+
+/* A rank's sums are one chain between the tasks that complete them and the update, its gathers go
+ * on with that behind it: a node each, and two edges of a sum that is not the first, or three. */
+static void test_sums_are_edges(void **state) {
+    (void)state;
+    Arena a = {0};
+    Proof with, without;
+    Table *t = make_sums(&a), *plain = make(&a, "1f1b", 2, 2, 4);
+    assert_null(prove_table(&a, t, &unit, false, &with));
+    plain->replicas = 2;
+    assert_null(prove_table(&a, plain, &unit, false, &without));
+    assert_int_equal(with.nodes - without.nodes, 2 * (4 + 2));
+    assert_int_equal(with.edges - without.edges, 2 * (4 * 3 - 1 + 2 * 2));
+    assert_float_equal(with.makespan, without.makespan, 0);
+    t->replicas = 1; /* nobody waits for a sum of one */
+    assert_null(prove_table(&a, t, &unit, false, &with));
+    assert_int_equal(with.nodes, without.nodes);
+    assert_int_equal(with.edges, without.edges);
+    arena_free(&a);
+}
+
 /* ---- import ------------------------------------------------------------------------------- */
 
 static void expect_import(const char *text, int p, int v, int n, bool any, const char *word) {
@@ -246,6 +371,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_broken_tasks),  cmocka_unit_test(test_broken_messages),
         cmocka_unit_test(test_receive_slots), cmocka_unit_test(test_naive_placement_waits_for_ever),
+        cmocka_unit_test(test_broken_sums),   cmocka_unit_test(test_sums_are_edges),
         cmocka_unit_test(test_import),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -255,24 +255,117 @@ static void test_unknown_pipeline(void **state) {
     arena_free(&a);
 }
 
-/* A large one: 16 ranks, 4 chunks each, 256 microbatches. */
+/* A rank with two chunks and one microbatch, F0 F1 B1 B0: sums of 0.5 each, at half of B1, at its
+ * end, at once behind that although more is complete, and at the end of B0. What is not hidden of
+ * them delays the update; what is not hidden of weights that chunk 1, then chunk 0 waits for delays
+ * the next step. */
+static void test_sums_in_time(void **state) {
+    (void)state;
+    static const double done[] = {0.5, 0.75, 0, 1}, begin[] = {3, 3.5, 4, 6};
+    static const int local[] = {1, 1, 0, 0};
+    Arena a = {0};
+    Table *t = make(&a, "1f1b", 1, 2, 1);
+    Task list[16] = {{.kind = TASK_send}};
+    RankTasks *rank = &t->rank[0];
+    ScheduleCosts costs = unit;
+    int n = 0, number = 0;
+    t->replicas = 2;
+    for (int i = 0; i < rank->ntask; i++) {
+        list[n++] = rank->task[i];
+        for (int k = 0; k < 4; k++)
+            if (table_last_task(rank, local[k]) == i)
+                list[n++] = (Task){.kind = TASK_reduce,
+                                   .local = local[k],
+                                   .message = number++,
+                                   .done = done[k],
+                                   .sent = 4};
+    }
+    *rank = (RankTasks){.task = list, .ntask = n, .nsum = 4};
+    costs.link = (LinkCost){.once = 0.25, .rate = 16};
+    prove_times(&a, t, &costs);
+    for (int i = 0; i < n; i++) {
+        if (list[i].kind != TASK_reduce) continue;
+        assert_float_equal(list[i].start, begin[list[i].message], 0);
+        assert_float_equal(list[i].length, 0.5, 0);
+    }
+    assert_int_equal(list[n - 1].kind, TASK_update);
+    assert_float_equal(list[n - 1].start, 6.5, 0);
+    assert_float_equal(t->makespan, 6.5, 0);
+    assert_float_equal(t->exposed, 0.5, 0);
+    assert_float_equal(t->bubble, 0.5 / 6.5, 1e-12);
+    t->sums_last = true; /* behind everything */
+    prove_times(&a, t, &costs);
+    assert_float_equal(t->makespan, 8, 0);
+    t->sums_last = false;
+    /* F0 waits for the first gather, F1 is later than the second. */
+    for (int k = 0; k < 2; k++)
+        list[n++] = (Task){.kind = TASK_gather, .local = k, .message = k, .sent = 4};
+    *rank = (RankTasks){.task = list, .ntask = n, .nsum = 4, .ngather = 2};
+    prove_times(&a, t, &costs);
+    assert_float_equal(list[0].start, 0.5, 0);
+    assert_float_equal(list[1].start, 1.5, 0);
+    assert_float_equal(t->makespan, 7, 0);
+    assert_float_equal(t->exposed, 1, 0);
+    assert_float_equal(list[n - 2].start, 7, 0);
+    assert_float_equal(list[n - 1].start, 7.5, 0);
+    t->whole_steps = true; /* it waits for both */
+    prove_times(&a, t, &costs);
+    assert_float_equal(list[0].start, 1, 0);
+    assert_float_equal(t->makespan, 7.5, 0);
+    arena_free(&a);
+}
+
+/* A sum behind the last task of each chunk of a rank, all of one length; weights of each behind the
+ * update. */
+static void add_sums(Arena *a, RankTasks *rank, int vpp) {
+    RankTasks old = *rank;
+    *rank = (RankTasks){.task = ARENA_ARRAY(a, Task, old.ntask + 2 * vpp)};
+    for (int i = 0; i < old.ntask; i++) {
+        rank->task[rank->ntask++] = old.task[i];
+        if (table_last_task(&old, old.task[i].local) != i) continue;
+        rank->task[rank->ntask++] = (Task){.kind = TASK_reduce,
+                                           .local = old.task[i].local,
+                                           .message = rank->nsum++,
+                                           .done = 1,
+                                           .sent = 1};
+    }
+    for (int local = 0; local < vpp; local++)
+        rank->task[rank->ntask++] =
+            (Task){.kind = TASK_gather, .local = local, .message = rank->ngather++, .sent = 1};
+}
+
+/* A large one: 16 ranks, 4 chunks each, 256 microbatches; and two replicas of it: rank 0 waits for
+ * its chunk 0's weights at the beginning, and for its sum at the end. */
 static void test_large(void **state) {
     (void)state;
     Arena a = {0};
     Proof proof;
-    const Table *t = make(&a, "1f1b", 16, 4, 256);
+    Table *t = make(&a, "1f1b", 16, 4, 256);
     assert_null(prove_table(&a, t, &unit, false, &proof));
     assert_float_equal(proof.makespan, (256 * 4 + 15) * 3.0, 0);
+    t->replicas = 2;
+    for (int r = 0; r < t->ranks; r++) add_sums(&a, &t->rank[r], t->vpp);
+    assert_null(prove_table(&a, t, &unit, false, &proof));
+    ScheduleCosts costs = unit;
+    costs.link = (LinkCost){.once = 0.5};
+    prove_times(&a, t, &costs);
+    assert_float_equal(t->exposed, 1, 0);
     arena_free(&a);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exact_rows),       cmocka_unit_test(test_exact_rows_interleaved),
-        cmocka_unit_test(test_figures),          cmocka_unit_test(test_closed_forms),
-        cmocka_unit_test(test_groups),           cmocka_unit_test(test_costs_move_the_bubble),
-        cmocka_unit_test(test_predicted_times),  cmocka_unit_test(test_skip_edges),
-        cmocka_unit_test(test_unknown_pipeline), cmocka_unit_test(test_large),
+        cmocka_unit_test(test_exact_rows),
+        cmocka_unit_test(test_exact_rows_interleaved),
+        cmocka_unit_test(test_figures),
+        cmocka_unit_test(test_closed_forms),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_costs_move_the_bubble),
+        cmocka_unit_test(test_predicted_times),
+        cmocka_unit_test(test_skip_edges),
+        cmocka_unit_test(test_unknown_pipeline),
+        cmocka_unit_test(test_sums_in_time),
+        cmocka_unit_test(test_large),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

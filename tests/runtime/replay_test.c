@@ -274,7 +274,7 @@ static InfCode twin_sum(InfError *e, float *at, uint64_t count) {
 }
 
 /* The toy's gradients in two buckets, both complete behind its second backward. */
-enum { REPLICA_TASKS = 7, WEIGHTS = 512 };
+enum { REPLICA_TASKS = 7, SHARING_TASKS = REPLICA_TASKS + 1, WEIGHTS = 512 };
 static const PlanBucket two_buckets[] = {{0, WEIGHTS, FLAT - WEIGHTS}, {0, 0, WEIGHTS}};
 static const PlanReady two_ready[] = {{0, -1}, {1, -1}};
 
@@ -365,6 +365,15 @@ static void test_replicas_that_share(void **state) {
     static Ran want, got;
     (void)state;
     Plan plan = replica_plan();
+    PlanTask tasks[SHARING_TASKS + 1];
+    PlanProgram programs[2] = {plan.program[0], plan.program[1]};
+    memcpy(tasks, plan.task, REPLICA_TASKS * sizeof *tasks);
+    tasks[REPLICA_TASKS] = (PlanTask){.kind = PTASK_gather, .chunk = -1, .microbatch = -1};
+    tasks[SHARING_TASKS] = plan.task[REPLICA_TASKS];
+    programs[0].rank = &(const PlanRank){0, SHARING_TASKS};
+    programs[1].rank = &(const PlanRank){SHARING_TASKS, 1};
+    plan.task = tasks;
+    plan.program = programs;
     plan.dp = 2;
     plan.transport = &transport;
     plan.shard = &shard;

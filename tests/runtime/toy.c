@@ -147,12 +147,12 @@ static const PlanChunk chunks[] = {
 };
 
 static const PlanTask tasks[] = {
-    {PTASK_forward, 0, 0, 0, 0, 0, 0, {0}, 0, 0, 0},
-    {PTASK_backward, 0, 0, 0, 1, 0, 0, {0}, 0, 0, 0},
-    {PTASK_forward, 0, 0, 1, 2, 0, 0, {0}, 0, 0, 0},
-    {PTASK_backward, 0, 0, 1, 3, 0, 0, {0}, 0, 0, 0},
-    {PTASK_update, -1, -1, -1, 4, 0, 0, {0}, 0, 0, 0},
-    {PTASK_forward, 0, 0, 0, 5, 0, 0, {0}, 0, 0, 0},
+    {PTASK_forward, 0, 0, 0, 0, 0, 0, {0}, 0, 0, 0, 0},
+    {PTASK_backward, 0, 0, 0, 1, 0, 0, {0}, 0, 0, 0, 0},
+    {PTASK_forward, 0, 0, 1, 2, 0, 0, {0}, 0, 0, 0, 0},
+    {PTASK_backward, 0, 0, 1, 3, 0, 0, {0}, 0, 0, 0, 0},
+    {PTASK_update, -1, -1, -1, 4, 0, 0, {0}, 0, 0, 0, 0},
+    {PTASK_forward, 0, 0, 0, 5, 0, 0, {0}, 0, 0, 0, 0},
 };
 
 static const PlanRank train_rank[] = {{0, 5}}, eval_rank[] = {{5, 1}};

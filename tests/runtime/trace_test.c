@@ -12,6 +12,7 @@
 #include <jansson.h>
 
 #include "runtime/costs.h"
+#include "runtime/sum_times.h"
 #include "runtime/transport.h"
 #include "tests/runtime/toy.h"
 
@@ -186,6 +187,110 @@ static void test_silent_rank(void **state) {
     temp_remove(dir);
 }
 
+/* --- sums of replicas --- */
+
+static bool flag_over(InfRequest *r) {
+    r->busy = r->busy && r->word[0] == 0;
+    return !r->busy;
+}
+
+static const InfTransport flags = {.send = queue_send,
+                                   .recv = queue_recv,
+                                   .wait = queue_wait,
+                                   .gather = queue_gather,
+                                   .over = flag_over};
+static const PlanTask summed[] = {
+    {.kind = PTASK_forward, .message = -1, .length = 1},
+    {.kind = PTASK_backward, .message = -1, .start = 1, .length = 2, .last = 1},
+    {.kind = PTASK_reduce, .message = 0, .start = 2, .length = 1.5, .done = 0.5},
+    {.kind = PTASK_update, .microbatch = -1, .start = 3.5},
+    {.kind = PTASK_gather, .message = 0, .start = 4, .length = 0.5},
+};
+static const PlanRank summed_rank[] = {{0, 5}};
+static const PlanProgram summed_program = {.name = "train", .microbatches = 1, .rank = summed_rank};
+static const PlanBucket buckets[] = {{0, 0, 4096}, {0, 4096, 512}};
+static const PlanShard shard = {.bytes = 2048};
+
+static void begin_sum(InfProfile *p, InfSumTimes *t, int kind, uint32_t number, InfRequest *r) {
+    r->busy = true;
+    inf_sum_times_begin(
+        t, &(InfSumTime){.kind = (PlanTaskKind)kind, .number = number, .request = r, .count = 1});
+    assert_ptr_equal(t->profile, p);
+}
+
+/* The parts of one bucket, weights and another bucket on their way at once; what comes later takes
+ * the track that is free. */
+static void write_sums(InfProfile *p, const Plan *plan) {
+    InfError e = {0};
+    InfRequest request[4] = {{.busy = true}, {.busy = true}};
+    InfSumTimes t;
+    assert_int_equal(inf_sum_times_open(&e, plan, &t), INF_OK);
+    inf_sum_times_begin(&t, &(InfSumTime){.request = request, .count = 1}); /* no step yet */
+    assert_int_equal(t.count, 0);
+    inf_sum_times_step(&t, p, 3);
+    inf_sum_times_begin(&t, &(InfSumTime){.kind = PTASK_reduce, .request = request, .count = 2});
+    begin_sum(p, &t, PTASK_gather, 0, &request[2]);
+    request[0].word[0] = 1; /* one of two */
+    inf_sum_times_look(&t, plan->transport);
+    assert_int_equal(t.count, 2);
+    request[1].word[0] = 1;
+    inf_sum_times_look(&t, plan->transport);
+    assert_int_equal(t.count, 1);
+    assert_false(request[0].busy || request[1].busy);
+    begin_sum(p, &t, PTASK_reduce, 1, &request[3]);
+    request[2].word[0] = request[3].word[0] = 1;
+    inf_sum_times_look(&t, plan->transport);
+    assert_int_equal(t.count, 0);
+    inf_sum_times_close(&t);
+}
+
+static void test_sums(void **state) {
+    (void)state;
+    char *dir = temp_make();
+    const char *path = temp_path(dir, "trace.json");
+    InfError e = {0};
+    const Plan plan = {.ranks = 1,
+                       .pp = 1,
+                       .vpp = 1,
+                       .dp = 2,
+                       .transport = &flags,
+                       .task = summed,
+                       .program = &summed_program,
+                       .nprogram = 1,
+                       .bucket = buckets,
+                       .nbucket = 2,
+                       .shard = &shard,
+                       .nshard = 1,
+                       .makespan = 4};
+    queue.sent = queue.received = 0;
+    for (int replica = 1; replica >= 0; replica--) {
+        InfProfile p = {.plan = &plan, .on = true};
+        assert_int_equal(inf_trace_open(&e, &plan, replica, path, &p.trace), INF_OK);
+        write_sums(&p, &plan);
+        inf_trace_predict(&p.trace, 3, 10, 8);
+        assert_int_equal(inf_trace_end(&e, &p.trace), INF_OK);
+        inf_trace_close(&p.trace);
+    }
+    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(root);
+    json_t *events = json_object_get(root, "traceEvents");
+    for (int rank = 0; rank < 2; rank++) {
+        expect_time(events, rank, INF_TRACK_sums_table, "R0", 14, 3);
+        expect_time(events, rank, INF_TRACK_sums_table, "G0", 18, 1);
+        assert_null(find(events, rank, INF_TRACK_messages, "R0"));
+        assert_non_null(find(events, rank, INF_TRACK_sums, "R0"));
+        assert_non_null(find(events, rank, INF_TRACK_more_sums, "G0"));
+        assert_non_null(find(events, rank, INF_TRACK_more_sums, "thread_name"));
+        json_t *again = find(events, rank, INF_TRACK_sums, "R1");
+        assert_non_null(again);
+        json_t *args = json_object_get(again, "args");
+        assert_int_equal(json_integer_value(json_object_get(args, "bytes")), 512);
+        assert_int_equal(json_integer_value(json_object_get(args, "step")), 4);
+    }
+    json_decref(root);
+    temp_remove(dir);
+}
+
 /* --- costs --- */
 
 static double clock_ms[16];
@@ -228,6 +333,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_ranks),
         cmocka_unit_test(test_silent_rank),
+        cmocka_unit_test(test_sums),
         cmocka_unit_test(test_costs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
