@@ -99,6 +99,21 @@ for dtype in f32 bf16; do
             -D train.microbatches=$n -D eval.B=3 -D train.dtype=$dtype "${keys[@]}"
     done
 done
+# The same of LLaMA and the CNN, on one rank and on two.
+for model in llama_tiny.f32 llama_tiny.bf16 mnist_cnn.f32; do
+    for layout in one: tree:reduce=ordered pp2:pp=2 pp2g:pp=2,pipeline=gpipe pp2h1:pp=2,pipeline=zb-h1 pp2v2:pp=2,vpp=2 \
+        pp2zbv:pp=2,vpp=2,pipeline=zb-v dp2:dp=2 dp2z:dp=2,zero=1,bucket=64KB dp2tree:reduce=ordered,dp=2,bucket=64KB; do
+        keys=()
+        for key in $(tr , ' ' <<< "${layout#*:}"); do keys+=(-D "parallel.$key"); done
+        case $layout in dp2*) n=2 ;; *) n=4 ;; esac
+        case $model in
+        llama*) is=(models/llama3.it "${llama_trained[@]}" -D train.B=1 -D train.recompute=none -D eval.B=3) ;;
+        *) is=(models/mnist_cnn.it -D train.B=8) ;;
+        esac
+        cuda $model.${layout%%:*} "${is[@]}" --arch=sm_90a -D train.microbatches=$n -D train.dtype=${model##*.} \
+            -D parallel.zero=0 "${keys[@]}" -W no-empty-chunk
+    done
+done
 # Large enough for their states to be most of their memory.
 for layout in zero1:messages=chunks,zero=1 zero1.dp2:dp=2,zero=1; do
     keys=()

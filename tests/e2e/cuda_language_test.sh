@@ -1,18 +1,11 @@
 #!/usr/bin/env bash
 # Small GPT-2 and LLaMA models on a device against Hugging Face's values: logits, gradients, twenty
 # steps in f32 and bf16; equal bits in every way to run a step; runs that are stopped and resumed.
-# Skipped where no device answers. PREBUILT=FOLDER: as in cuda_test.sh.
-if [ -n "${PREBUILT:-}" ]; then INFINIC=${INFINIC:-none}; fi
+# Skipped where no device answers. PREBUILT=FOLDER: as in lib.sh.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 . "$(dirname "${BASH_SOURCE[0]}")/sizes.sh"
 ref=tests/reference
-made=${PREBUILT:-$work/made}
-if [ -z "${PREBUILT:-}" ]; then
-    need_images
-    nvidia-smi -L > /dev/null 2>&1 || { echo 'skipped: no CUDA device: nvidia-smi finds none'; exit 77; }
-    check "everything compiles" env INFINIC="$INFINIC" INFINIC_IMAGES="$images" \
-        bash tests/e2e/cuda_build.sh "$made"
-fi
+need_programs
 
 # train NAME OUTPUT STEPS [OPTION...]: in file order from the reference's weights.
 train() {

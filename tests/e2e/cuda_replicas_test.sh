@@ -4,18 +4,11 @@
 # but for the order in which gradients are added, and in every run the same, and so do two of a
 # pipeline of two: on devices of their own or, by a stand-in for NCCL, on one. With reduce = ordered
 # they have one rank's bits. Skipped where no device answers.
-# PREBUILT=FOLDER: as in cuda_test.sh.
-if [ -n "${PREBUILT:-}" ]; then INFINIC=${INFINIC:-none}; fi
+# PREBUILT=FOLDER: as in lib.sh.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 . "$(dirname "${BASH_SOURCE[0]}")/sizes.sh"
 ref=tests/reference
-made=${PREBUILT:-$work/made}
-if [ -z "${PREBUILT:-}" ]; then
-    need_images
-    nvidia-smi -L > /dev/null 2>&1 || { echo 'skipped: no CUDA device: nvidia-smi finds none'; exit 77; }
-    check "everything compiles" env INFINIC="$INFINIC" INFINIC_IMAGES="$images" \
-        bash tests/e2e/cuda_build.sh "$made"
-fi
+need_programs
 find_ranks
 
 # train NAME OUTPUT [OPTION...]: 20 steps, two evaluations.

@@ -2,27 +2,15 @@
 # The CUDA target on a device: gradients and curves against PyTorch's and the CPU's, equal bits in
 # every way to run a step, memory as planned, no bad access. Skipped where no device answers.
 #
-# With PREBUILT=FOLDER the executables are those of cuda_build.sh, made elsewhere: then neither
-# infinic nor the build folder is needed. INFINIC_IMAGES names Fashion-MNIST as IDX files.
-if [ -n "${PREBUILT:-}" ]; then INFINIC=${INFINIC:-none}; fi
+# PREBUILT=FOLDER: as in lib.sh. INFINIC_IMAGES names Fashion-MNIST as IDX files.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need_images
 ref=tests/reference
-made=${PREBUILT:-$work/made}
-
-skip() {
-    echo "skipped: $1"
-    exit 77
-}
-
-if [ -z "${PREBUILT:-}" ]; then
-    nvidia-smi -L > /dev/null 2>&1 || skip 'no CUDA device: nvidia-smi finds none'
-    check "everything compiles" env INFINIC="$INFINIC" INFINIC_IMAGES="$images" \
-        bash tests/e2e/cuda_build.sh "$made"
-fi
+need_programs
 "$made/mnist_mlp" bench --steps 1 > "$work/first.log" 2>&1 ||
     if grep -q 'driver is missing\|no CUDA device' "$work/first.log"; then
-        skip "$(head -n 1 "$work/first.log")"
+        echo "skipped: $(head -n 1 "$work/first.log")"
+        exit 77
     fi
 
 # gradients MODEL FILE [TOLERANCE]: of the first batch, from the reference's weights.

@@ -3,6 +3,7 @@
 # Sets $work (a private folder, removed at exit), $images (Fashion-MNIST as IDX files) and the
 # helpers below. A script ends with `finish`.
 set -u
+[ -z "${PREBUILT:-}" ] || INFINIC=${INFINIC:-none}
 : "${INFINIC:?names the program under test}"
 export LC_ALL=C.UTF-8
 work=$(mktemp -d) || exit 2
@@ -100,13 +101,24 @@ within() {
               exit !(seen == n && worst <= tolerance) }'
 }
 
+# need_programs: what cuda_build.sh makes, in the folder $made. With PREBUILT=FOLDER it was made elsewhere:
+# then neither infinic nor the build folder is needed. Skips the whole script where no device answers.
+need_programs() {
+    made=${PREBUILT:-$work/made}
+    [ -z "${PREBUILT:-}" ] || return 0
+    need_images
+    nvidia-smi -L > /dev/null 2>&1 || { echo 'skipped: no CUDA device: nvidia-smi finds none'; exit 77; }
+    check "everything compiles" env INFINIC="$INFINIC" INFINIC_IMAGES="$images" \
+        bash tests/e2e/cuda_build.sh "$made"
+}
+
 # find_ranks: how ranks run on the devices of this machine: many by NCCL with one each; else four, all
 # on the first one, by the stand-in for NCCL (shim/one_gpu_nccl.c); else one. Sets `most` to how many.
 find_ranks() {
     local stand_in=${PREBUILT:-${BUILD:-none}/tests}/one_gpu
     most=1 how='' with=()
     command -v mpirun > /dev/null || return 0
-    most=$(nvidia-smi -L | wc -l)
+    most=$(nvidia-smi -L 2> /dev/null | wc -l)
     [ "$most" = 1 ] && [ -e "$stand_in/libnccl.so.2" ] || return 0
     most=4 how=', on one device by a stand-in for NCCL'
     with=(INFINIC_SHARE_DEVICES=1 "LD_LIBRARY_PATH=$(cd "$stand_in" && pwd)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}")
