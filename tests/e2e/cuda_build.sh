@@ -115,7 +115,7 @@ for model in llama_tiny.f32 llama_tiny.bf16 mnist_cnn.f32; do
     done
 done
 # Large enough for their states to be most of their memory.
-for layout in zero1:messages=chunks,zero=1 zero1.dp2:dp=2,zero=1; do
+for layout in zero0:messages=chunks zero1:messages=chunks,zero=1 zero0.dp2:dp=2 zero1.dp2:dp=2,zero=1; do
     keys=()
     for key in $(tr , ' ' <<< "${layout#*:}"); do keys+=(-D "parallel.$key"); done
     cuda gpt2_states.${layout%%:*} models/gpt2.it --arch=sm_90a -D n_layer=4 -D n_head=16 -D n_embd=1024 -D vocab=8192 \
