@@ -126,4 +126,15 @@ typedef struct NcclId {
 
 enum { NCCL_SUCCESS = 0, NCCL_TYPE_U8 = 1, NCCL_TYPE_F32 = 7, NCCL_SUM = 0 };
 
+/* As of 2.17; later versions have more behind it, and take what they do not get as not given. */
+typedef struct NcclConfig {
+    size_t size;
+    uint32_t magic, version;
+    int32_t blocking, cluster, blocks_least, blocks_most;
+    const char *net;
+} NcclConfig;
+
+#define NCCL_CONFIG_MAGIC 0xcafebeefu
+enum { NCCL_CONFIG_VERSION = 21700, NCCL_NOT_GIVEN = INT32_MIN };
+
 #endif

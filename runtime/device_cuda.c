@@ -33,6 +33,7 @@ struct InfDevice {
     CuEvent done[INF_DEVICE_DEPTH], uploaded;
     bool uploading;
     CuAddress memory, counter, moment, workspace, scalar;
+    bool shared; /* the memory is NCCL's */
     uint64_t free_before;
     InfTicket *tickets; /* pinned, INF_DEVICE_DEPTH of them */
     unsigned char *results;
@@ -185,7 +186,7 @@ static void device_close(InfDevice *d) {
         for (int i = 0; i < d->nhost; i++) call->host_free(d->host[i]);
         if (d->tickets) call->host_free(d->tickets);
         if (d->results) call->host_free(d->results);
-        if (d->memory) call->memory_free(d->memory);
+        if (d->memory && !d->shared) call->memory_free(d->memory);
         if (d->glue) call->module_unload(d->glue);
         inf_cuda_unload(&d->cuda, &d->code);
     }
@@ -211,12 +212,22 @@ static uint64_t own_bytes(const InfDevice *d) {
     return pages * OWN_BYTES;
 }
 
+/* Where ranks exchange anything: memory that the library for it can use without copies. */
+static InfCode take_shared(InfError *e, InfDevice *d, uint64_t bytes) {
+    if (!inf_nccl_wanted(d->plan, d->group)) return INF_OK;
+    TRY(inf_nccl_load(e, &d->nccl));
+    d->memory = inf_nccl_take(d->nccl, bytes);
+    d->shared = d->memory != 0;
+    return INF_OK;
+}
+
 static InfCode take(InfError *e, InfDevice *d, uint64_t bytes, void **out, uint64_t *total) {
     uint64_t rounded = 0, free_bytes = free_now(d);
     if (!inf_round_up(bytes, OWN_BYTES, &rounded) ||
         !inf_add(rounded, workspace_bytes(d) + own_bytes(d), total) || *total > SIZE_MAX)
         return inf_fail(e, INF_IO, "the plan needs more than 2^64 bytes of memory");
-    CuResult result = d->cuda.call.memory_take(&d->memory, (size_t)*total);
+    TRY(take_shared(e, d, *total));
+    CuResult result = d->shared ? CU_SUCCESS : d->cuda.call.memory_take(&d->memory, (size_t)*total);
     if (result == CU_ERROR_OUT_OF_MEMORY)
         return inf_fail(e, INF_IO,
                         "the plan needs %llu bytes of device memory; %llu are free on the %s\n"
@@ -419,7 +430,10 @@ static InfCode check_seats(InfError *e, InfDevice *d) {
 
 static InfCode meet(InfError *e, InfDevice *d) {
     if (d->group && d->group->count > 1) TRY(check_seats(e, d));
-    TRY(inf_nccl_open(e, d->plan, d->group, d->counter + MEET_AT, d->stream, &d->nccl));
+    const InfNcclPlace place = {.scratch = d->counter + MEET_AT,
+                                .stream = d->stream,
+                                .multiprocessors = d->cuda.multiprocessors};
+    TRY(inf_nccl_open(e, d->nccl, d->plan, d->group, &place));
     good(d, d->cuda.call.stream_sync(d->stream), "the first messages");
     return report(e, d);
 }

@@ -94,7 +94,7 @@ static uint32_t task_count(const Plan *plan) {
  * one rank then adds up its buckets alone. */
 static bool talks(const InfEngine *m, const InfGroup *group) {
     const Plan *plan = m->plan;
-    bool alone = !m->table->shared && plan->dp <= 1 && plan->finish.nsquares > 0;
+    bool alone = !m->table->shared && inf_plan_talks_alone(plan);
     return (plan->transport && group) || plan->nmessage > 0 || alone;
 }
 

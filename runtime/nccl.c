@@ -15,9 +15,20 @@ typedef struct NcclFunctions {
     const char *(*last_error)(NcclComm comm);
 } NcclFunctions;
 
+typedef struct NcclMore { /* NULL: this version lacks it */
+#define SYM(member, symbol, arguments) NcclResult(*member) arguments;
+#include "runtime/nccl_more_syms.def"
+} NcclMore;
+
+enum { COMMS = 2 };
+
 struct InfNccl {
     NcclFunctions call;
+    NcclMore more;
     void *library;
+    void *memory; /* that NCCL gave; NULL: none */
+    size_t bytes;
+    void *handle[COMMS];              /* where it is registered: for messages, with replicas */
     NcclComm messages, all, replicas; /* NULL: not open */
     int replica, count;               /* this one, of how many */
     int version;                      /* 22809 is 2.28.9 */
@@ -48,10 +59,35 @@ static InfCode load(InfError *e, InfNccl *n) {
     const InfLibrary library = {library_names, true, "NCCL, the library for messages between GPUs,",
                                 "install it (Debian, Ubuntu: NVIDIA's package libnccl2), or let "
                                 "LD_LIBRARY_PATH name its folder"};
+    const InfSymbol more[] = {
+#define SYM(member, symbol, arguments) {#symbol, &n->more.member},
+#include "runtime/nccl_more_syms.def"
+    };
     TRY(inf_library_open(e, &library, symbols, (int)(sizeof symbols / sizeof *symbols),
                          &n->library));
     CHECK(version, &n->version);
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
+        void *address = dlsym(n->library, more[i].name);
+        memcpy(more[i].to, &address, sizeof address);
+    }
     return INF_OK;
+}
+
+bool inf_nccl_wanted(const Plan *plan, const InfGroup *group) {
+    return (plan->transport && group) || inf_plan_talks_alone(plan);
+}
+
+InfCode inf_nccl_load(InfError *e, InfNccl **out) {
+    *out = calloc(1, sizeof **out);
+    return *out ? load(e, *out) : inf_fail(e, INF_IO, "out of memory");
+}
+
+CuAddress inf_nccl_take(InfNccl *n, uint64_t bytes) {
+    bool registers = n->more.take && n->more.give && n->more.enter && n->more.leave;
+    if (!registers || bytes > SIZE_MAX) return 0;
+    if (n->more.take(&n->memory, (size_t)bytes) != NCCL_SUCCESS) n->memory = NULL;
+    n->bytes = (size_t)bytes;
+    return (CuAddress)(uintptr_t)n->memory;
 }
 
 /* Rank 0 makes the names of the communicators of all and tells them to the others. */
@@ -66,8 +102,25 @@ static InfCode open_both(InfError *e, InfNccl *n, const InfGroup *group) {
     return INF_OK;
 }
 
+/* The communicator of replicas, which leaves multiprocessors to what runs beside it. */
+static InfCode open_bounded(InfError *e, InfNccl *n, NcclId id, int multiprocessors) {
+    const NcclConfig config = {.size = sizeof config,
+                               .magic = NCCL_CONFIG_MAGIC,
+                               .version = NCCL_CONFIG_VERSION,
+                               .blocking = NCCL_NOT_GIVEN,
+                               .cluster = NCCL_NOT_GIVEN,
+                               .blocks_least = NCCL_NOT_GIVEN,
+                               .blocks_most = multiprocessors > 8 ? multiprocessors / 8 : 1};
+    if (n->version < NCCL_CONFIG_VERSION || !n->more.configured) {
+        CHECK(open, &n->replicas, n->count, id, n->replica);
+        return INF_OK;
+    }
+    return check(e, n, n->more.configured(&n->replicas, n->count, id, n->replica, &config), "open");
+}
+
 /* Replica 0 of each rank of the pipeline makes the name of theirs; everyone hears of all names. */
-static InfCode open_replicas(InfError *e, InfNccl *n, const Plan *plan, const InfGroup *group) {
+static InfCode open_replicas(InfError *e, InfNccl *n, const Plan *plan, const InfGroup *group,
+                             int multiprocessors) {
     NcclId id, *all = NULL;
     int first = group ? group->rank - group->replica : 0;
     memset(&id, 0, sizeof id);
@@ -80,7 +133,29 @@ static InfCode open_replicas(InfError *e, InfNccl *n, const Plan *plan, const In
         free(all);
         TRY(code);
     }
-    CHECK(open, &n->replicas, n->count, id, n->replica);
+    return open_bounded(e, n, id, multiprocessors);
+}
+
+/* ---- memory that exchanges use without copies */
+
+static void leave_all(InfNccl *n) {
+    const NcclComm comm[COMMS] = {n->messages, n->replicas};
+    for (int i = 0; i < COMMS; i++)
+        if (n->handle[i]) n->more.leave(comm[i], n->handle[i]);
+    memset(n->handle, 0, sizeof n->handle);
+}
+
+/* On all ranks or on none: who has copies does not fit with who has none. Sums need the same
+ * offsets on all of their ranks, which replicas have, but not ranks of a pipeline: what those do
+ * all together is a few numbers. That it is refused somewhere is no failure. */
+static InfCode enter_all(InfError *e, InfNccl *n, const InfGroup *group) {
+    const NcclComm comm[COMMS] = {n->messages, n->replicas};
+    float refused = n->memory ? 0 : 1;
+    for (int i = 0; i < COMMS && refused == 0; i++)
+        if (comm[i] && n->more.enter(comm[i], n->memory, n->bytes, &n->handle[i]) != NCCL_SUCCESS)
+            refused = 1;
+    if (group && group->count > 1) TRY(group->transport->sum(e, &refused, 1));
+    if (refused > 0) leave_all(n);
     return INF_OK;
 }
 
@@ -157,25 +232,24 @@ uint64_t inf_nccl_scratch(const Plan *plan) {
     return (replicas > 2 ? replicas : 2) * sizeof(float);
 }
 
-InfCode inf_nccl_open(InfError *e, const Plan *plan, const InfGroup *group, CuAddress scratch,
-                      CuStream stream, InfNccl **out) {
-    InfNccl *n = calloc(1, sizeof *n);
-    *out = n;
-    if (!n) return inf_fail(e, INF_IO, "out of memory");
+InfCode inf_nccl_open(InfError *e, InfNccl *n, const Plan *plan, const InfGroup *group,
+                      const InfNcclPlace *place) {
     n->replica = group ? group->replica : 0;
     n->count = group ? inf_plan_replicas(plan) : 1;
-    TRY(load(e, n));
     TRY(open_both(e, n, group));
-    if (inf_plan_adds(plan)) TRY(open_replicas(e, n, plan, group));
-    TRY(connect_ranks(e, n, plan, scratch, stream));
-    return n->replicas ? connect_replicas(e, n, plan, scratch, stream) : INF_OK;
+    if (inf_plan_adds(plan)) TRY(open_replicas(e, n, plan, group, place->multiprocessors));
+    TRY(enter_all(e, n, group));
+    TRY(connect_ranks(e, n, plan, place->scratch, place->stream));
+    return n->replicas ? connect_replicas(e, n, plan, place->scratch, place->stream) : INF_OK;
 }
 
 void inf_nccl_close(InfNccl *n) {
     if (!n) return;
+    leave_all(n);
     if (n->messages) n->call.close(n->messages);
     if (n->all) n->call.close(n->all);
     if (n->replicas) n->call.close(n->replicas);
+    if (n->memory) n->more.give(n->memory);
     if (n->library) dlclose(n->library);
     free(n);
 }

@@ -12,6 +12,11 @@
  * to wait for. In a graph, sums and messages have a lane each (order.h), which leaves out some of
  * that order and adds none; a device has room for one kernel of each at a time beside its own
  * work, which ends. So neither lane can keep the other from running.
+ *
+ * Memory that NCCL gives is registered for messages and for what replicas do, so that these need
+ * no copies between GPUs. What replicas do takes an eighth of the multiprocessors at most: it goes
+ * on beside the backward pass, and each of its blocks keeps a multiprocessor from that as long as
+ * it lasts.
  */
 #ifndef INF_RUNTIME_NCCL_H
 #define INF_RUNTIME_NCCL_H
@@ -23,12 +28,27 @@
 
 typedef struct InfNccl InfNccl;
 
-/* Loads the library and connects this rank with all that it has messages for; all ranks together,
- * with the device's context current. What is enqueued on `stream` is to be waited for.
- *   group     NULL: this rank alone, which may send messages to itself
- *   scratch   inf_nccl_scratch bytes of device memory */
-InfCode inf_nccl_open(InfError *e, const Plan *plan, const InfGroup *group, CuAddress scratch,
-                      CuStream stream, InfNccl **out);
+/* Whether a run has anything to exchange.
+ *   group   NULL: this rank alone, which may send messages to itself */
+bool inf_nccl_wanted(const Plan *plan, const InfGroup *group);
+
+/* Loads the library. */
+InfCode inf_nccl_load(InfError *e, InfNccl **out);
+
+/* Memory of the device whose context is current, that NCCL can register; freed with it. 0: it has
+ * none, which plain memory is as good for. Once. */
+CuAddress inf_nccl_take(InfNccl *n, uint64_t bytes);
+
+typedef struct InfNcclPlace {
+    CuAddress scratch; /* inf_nccl_scratch bytes of device memory */
+    CuStream stream;   /* what is enqueued on it is to be waited for */
+    int multiprocessors;
+} InfNcclPlace;
+
+/* Connects this rank with all that it has messages for; all ranks together, with the device's
+ * context current. */
+InfCode inf_nccl_open(InfError *e, InfNccl *n, const Plan *plan, const InfGroup *group,
+                      const InfNcclPlace *place);
 
 /* What inf_nccl_open needs to try everything once. */
 uint64_t inf_nccl_scratch(const Plan *plan);

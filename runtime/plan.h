@@ -583,6 +583,12 @@ static inline int inf_plan_adds(const Plan *plan) {
     return plan->dp > 1 || plan->nshard > 0 || (plan->nbucket > 0 && !plan->ordered);
 }
 
+/* On such a device: whether a rank that is alone does what ranks do together, messages to itself
+ * included. */
+static inline int inf_plan_talks_alone(const Plan *plan) {
+    return plan->nmessage > 0 || (plan->dp <= 1 && plan->finish.nsquares > 0);
+}
+
 /* The runtime's entry: the generated main hands over its plan, or the array of them. */
 int inf_main(const Plan *plan, int argc, char **argv);
 

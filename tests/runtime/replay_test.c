@@ -1,6 +1,7 @@
 /* Steps on a (fake) device: as one graph, as one a task, launched one by one; with messages, with
  * replicas; and updates that do not take effect while later steps are already on their way. All
  * give the processor's bits. */
+#include <dlfcn.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -393,16 +394,23 @@ static void test_replicas_that_share(void **state) {
     }
 }
 
-/* One rank that is told to does the same alone. */
+/* One rank that is told to does the same alone, in memory that NCCL registers with two of three
+ * communicators, or in plain memory where it does not want to. */
 static void test_a_group_of_one(void **state) {
-    static const int64_t most[] = {20000, 0};
+    static const int64_t most[] = {20000, 0, 20000, 20000};
+    static const char *const refused[] = {"", "", "memory", "register"};
     static Ran want, got;
+    const int *registered = dlsym(RTLD_DEFAULT, "fake_nccl_registered");
     (void)state;
+    assert_non_null(registered);
     train(&toy_plan, 20000, &want);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 4; i++) {
         Plan plan = replica_plan();
+        int before = *registered;
+        setenv("FAKE_NCCL_REFUSES", refused[i], 1);
         train(&plan, most[i], &got);
-        assert_int_equal(got.replayed, i == 0);
+        assert_int_equal(*registered - before, i < 2 ? 2 : 0);
+        assert_int_equal(got.replayed, most[i] > 0);
         assert_int_equal(got.collectives, 2 * STEPS);
         assert_memory_equal(got.loss, want.loss, sizeof want.loss);
         assert_memory_equal(got.weights, want.weights, sizeof want.weights);

@@ -89,7 +89,8 @@ int cuDeviceGetUuid_v2(unsigned char uuid[16], int device) {
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
     long arch = setting("FAKE_ARCH", 90);
     (void)device;
-    *value = (int)(attribute == 75   ? arch / 10
+    *value = (int)(attribute == 16   ? 132 /* multiprocessors */
+                   : attribute == 75 ? arch / 10
                    : attribute == 76 ? arch % 10
                    : attribute == 97 ? setting("FAKE_SHARED", 232448)
                                      : 1000);

@@ -8,7 +8,7 @@
  *
  * Environment: FAKE_DEVICES (1), FAKE_ARCH (90), FAKE_MEMORY (bytes, 1 GiB), FAKE_DRIVER (13000),
  * FAKE_SHARED (bytes a block may have, 232448), FAKE_FAIL_LAUNCH (the launch, from 1, after which
- * the device has failed).
+ * the device has failed), FAKE_NCCL_REFUSES ("memory", "register": NCCL has none, registers none).
  */
 #ifndef TESTS_RUNTIME_FAKE_H
 #define TESTS_RUNTIME_FAKE_H

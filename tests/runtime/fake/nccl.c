@@ -2,7 +2,7 @@
  * several that all have what this one has: a sum is so many times its own. As with the real one,
  * both halves of a message to itself belong to one group, an exchange of one rank with itself in
  * place is nothing, and a first message or sum during a capture would have to set up a connection:
- * here that fails. */
+ * here that fails. A communicator that goes while memory is registered with it ends the program. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +15,7 @@ enum { SYSTEM = 2, ARGUMENT = 4, USAGE = 5, HALVES = 64 };
 typedef struct Comm {
     bool connected;
     int rank, count;
+    int registered;
 } Comm;
 
 typedef struct Half {
@@ -65,10 +66,58 @@ int ncclCommInitRank(Comm **out, int count, NcclId id, int rank) {
     return 0;
 }
 
+int ncclCommInitRankConfig(Comm **out, int count, NcclId id, int rank, const NcclConfig *config) {
+    bool known = config->magic == NCCL_CONFIG_MAGIC && config->version == NCCL_CONFIG_VERSION &&
+                 config->size == 40 && config->blocking == NCCL_NOT_GIVEN && !config->net;
+    if (!known || config->blocks_most != 132 / 8) return ARGUMENT;
+    return ncclCommInitRank(out, count, id, rank);
+}
+
 int ncclCommAbort(Comm *comm) {
+    if (comm->registered) abort();
     free(comm);
     return 0;
 }
+
+/* --- memory --- */
+
+int cuMemAlloc_v2(uint64_t *at, size_t bytes);
+int cuMemFree_v2(uint64_t at);
+
+/* FAKE_NCCL_REFUSES: what it does not do. */
+static bool refuses(const char *what) {
+    const char *asked = getenv("FAKE_NCCL_REFUSES");
+    return asked && strcmp(asked, what) == 0;
+}
+
+/* How often memory was registered, so far. */
+int fake_nccl_registered;
+
+int ncclMemAlloc(void **at, size_t bytes) {
+    uint64_t address = 0;
+    if (refuses("memory") || cuMemAlloc_v2(&address, bytes) != 0) return SYSTEM;
+    *at = (void *)(uintptr_t)address;
+    return 0;
+}
+
+int ncclMemFree(void *at) { return cuMemFree_v2((uint64_t)(uintptr_t)at); }
+
+int ncclCommRegister(Comm *comm, void *at, size_t bytes, void **handle) {
+    if (!comm || !at || bytes == 0) return ARGUMENT;
+    if (refuses("register")) return SYSTEM;
+    comm->registered++;
+    fake_nccl_registered++;
+    *handle = comm;
+    return 0;
+}
+
+int ncclCommDeregister(Comm *comm, void *handle) {
+    if (handle != comm || comm->registered == 0) return ARGUMENT;
+    comm->registered--;
+    return 0;
+}
+
+/* --- messages --- */
 
 static void run_copy(void *data) {
     const Copy *copy = data;
