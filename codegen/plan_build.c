@@ -15,6 +15,7 @@ _Static_assert((int)SCALAR_COUNT == (int)HOST_SCALAR_COUNT, "host scalars");
 _Static_assert((int)SCALAR_lr == (int)HOST_lr && (int)SCALAR_clip == (int)HOST_clip,
                "host scalars");
 _Static_assert((int)REGION_count == (int)PLAN_REGION_count, "regions");
+_Static_assert((int)REGION_sum == (int)PLAN_REGION_sum, "regions");
 _Static_assert((int)REGION_scratch == (int)PLAN_REGION_scratch, "regions");
 _Static_assert((int)INIT_uniform == (int)PLAN_INIT_uniform, "initialisers");
 _Static_assert((int)TASK_update == (int)PTASK_update, "tasks");

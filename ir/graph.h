@@ -133,6 +133,7 @@ typedef enum RegionId {
     REGION_scratch, /* everything else */
     REGION_cache,   /* keys and values of the tokens so far */
     REGION_message, /* what chunks of a pipeline hand to each other */
+    REGION_sum,     /* gradients of other replicas on their way into sums */
     REGION_recv,    /* windows of it, those of the task at hand, in the order of ir/table.h */
     REGION_send,
     REGION_recv_grad,

@@ -32,11 +32,14 @@ const RoleWord text_role[ROLE_count] = {
 };
 
 const char *const text_region[REGION_count] = {
-    [REGION_none] = "none",   [REGION_param] = "param",         [REGION_grad] = "grad",
-    [REGION_state] = "state", [REGION_copy] = "copy",           [REGION_scalar] = "scalar",
-    [REGION_data] = "data",   [REGION_slot] = "slot",           [REGION_scratch] = "scratch",
-    [REGION_cache] = "cache", [REGION_message] = "message",     [REGION_recv] = "recv",
-    [REGION_send] = "send",   [REGION_recv_grad] = "recv_grad", [REGION_send_grad] = "send_grad",
+    [REGION_none] = "none",           [REGION_param] = "param",
+    [REGION_grad] = "grad",           [REGION_state] = "state",
+    [REGION_copy] = "copy",           [REGION_scalar] = "scalar",
+    [REGION_data] = "data",           [REGION_slot] = "slot",
+    [REGION_scratch] = "scratch",     [REGION_cache] = "cache",
+    [REGION_message] = "message",     [REGION_sum] = "sum",
+    [REGION_recv] = "recv",           [REGION_send] = "send",
+    [REGION_recv_grad] = "recv_grad", [REGION_send_grad] = "send_grad",
 };
 
 const char text_phase[] = {[PHASE_F] = 'F', [PHASE_I] = 'I', [PHASE_W] = 'W', [PHASE_U] = 'U'};

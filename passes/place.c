@@ -202,7 +202,8 @@ static Run run_of(const Graph *g) {
 /* Of training or generating, whichever needs more; verify, which compares, may need more still. */
 static int64_t plan_bytes(const Module *m, const int64_t scratch[RUN_COUNT]) {
     static const RegionId both[] = {REGION_param, REGION_copy, REGION_scalar, REGION_data};
-    static const RegionId trains[] = {REGION_grad, REGION_state, REGION_slot, REGION_message};
+    static const RegionId trains[] = {REGION_grad, REGION_state, REGION_slot, REGION_message,
+                                      REGION_sum};
     int64_t shared = 0, training = scratch[RUN_train];
     for (size_t i = 0; i < sizeof both / sizeof *both; i++) shared += m->region_bytes[both[i]];
     for (size_t i = 0; i < sizeof trains / sizeof *trains; i++)
@@ -238,6 +239,12 @@ static void hold_params(const Module *m, Holders *h, Arena *arena) {
                                            p->name, m->nstate, m->nstate == 1 ? "" : "s")};
         vec_push(arena, &h->list, row);
     }
+}
+
+static void hold_sums(const Module *m, Holders *h, Arena *arena) {
+    Holder row = {.bytes = m->region_bytes[REGION_sum],
+                  .what = "gradients of other replicas on their way into sums"};
+    if (row.bytes > 0) vec_push(arena, &h->list, row);
 }
 
 static void hold_buffers(const Graph *g, const Placed *placed, Holders *h, Arena *arena) {
@@ -305,6 +312,19 @@ static int64_t gradient_bytes(const PassContext *ctx) {
     return m->target == TARGET_cuda ? room.end : room.buffers_end;
 }
 
+/* What is on its way between replicas. With reduce = ordered a piece of the sums of each, and the
+ * own one; else pieces of a bucket from each of the others, all of it where it is small. */
+enum { TOLD_BYTES = 1 << 20, PIECES_BYTES_MAX = 8 << 20, PIECES_BYTES_MIN = 64 << 10 };
+
+static int64_t sum_bytes(const Module *m) {
+    int64_t dp = m->parallel.dp, part = 0;
+    if (dp <= 1 || m->target == TARGET_cuda) return 0;
+    if (m->parallel.ordered) return (dp + 1) * TOLD_BYTES;
+    for (int i = 0; i < m->nbucket; i++) part = larger(part, m->bucket[i].elems * FLOAT_BYTES / dp);
+    int64_t most = larger(PIECES_BYTES_MAX / (dp - 1), PIECES_BYTES_MIN);
+    return (dp - 1) * (part < most ? part : most);
+}
+
 static void size_flat_regions(PassContext *ctx) {
     Module *m = ctx->mod;
     for (int i = 0; i < REGION_count; i++) m->region_bytes[i] = 0;
@@ -315,6 +335,7 @@ static void size_flat_regions(PassContext *ctx) {
         (m->nstate * module_state_elems(m) + module_master_elems(m)) * FLOAT_BYTES;
     m->region_bytes[REGION_copy] = copies ? m->flat_elems * HALF_BYTES : 0;
     m->region_bytes[REGION_scalar] = scalar_bytes(m);
+    m->region_bytes[REGION_sum] = sum_bytes(m);
     for (int i = 0; i < m->ngraph; i++) {
         m->region_bytes[REGION_data] =
             larger(m->region_bytes[REGION_data], batch_bytes(m->graph[i], NULL));
@@ -416,6 +437,7 @@ bool pass_place(PassContext *ctx) {
     size_flat_regions(ctx);
     if (m->chunk != NULL) size_windows(ctx);
     hold_params(m, &holders, ctx->scratch);
+    hold_sums(m, &holders, ctx->scratch);
     for (int i = 0; i < m->ngraph; i++) {
         if (options.windows || options.split)
             m->graph[i] = place_windows(m->graph[i], &options, ctx->scratch);

@@ -151,6 +151,7 @@ void inf_engine_goes_forward(InfEngine *m, const char *word, const char *other) 
             cached = cached || p->input[k].kind == PLAN_INPUT_position;
     }
     m->bytes[PLAN_REGION_grad] = m->bytes[PLAN_REGION_state] = m->bytes[PLAN_REGION_slot] = 0;
+    m->bytes[PLAN_REGION_sum] = 0;
     if (scratch > 0) m->bytes[PLAN_REGION_scratch] = scratch;
     if (!cached) m->bytes[PLAN_REGION_cache] = 0;
 }
@@ -186,6 +187,9 @@ InfCode inf_engine_take(InfError *e, InfEngine *m, uint64_t extra) {
     memcpy(m->home, m->base, sizeof m->home);
     memcpy(m->home_on_device, m->on_device, sizeof m->home_on_device);
     TRY(m->table->place(e, m->device, m->on_device));
+    if (m->pipeline)
+        TRY(inf_pipeline_place(e, m->pipeline, m->home[PLAN_REGION_sum],
+                               m->bytes[PLAN_REGION_sum]));
     return m->pipeline && m->table->meet ? m->table->meet(e, m->device) : INF_OK;
 }
 

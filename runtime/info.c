@@ -14,7 +14,7 @@ static const char *const region_names[PLAN_REGION_count] = {
     [PLAN_REGION_copy] = "copy in bf16", [PLAN_REGION_scalar] = "scalars",
     [PLAN_REGION_data] = "batch",        [PLAN_REGION_slot] = "saved",
     [PLAN_REGION_scratch] = "scratch",   [PLAN_REGION_cache] = "cache",
-    [PLAN_REGION_message] = "messages",
+    [PLAN_REGION_message] = "messages",  [PLAN_REGION_sum] = "sums",
 };
 
 static const char *const optimizer_names[] = {"sgd", "adam", "adamw"};

@@ -20,7 +20,7 @@
 #include "runtime/transport.h"
 
 /* Sizes of MPI are int: a larger message is one struct of blocks and a rest. */
-enum { BLOCK_BYTES = 1 << 20, GATHER_BYTES_MAX = 1 << 20, PART_BYTES = 1 << 30, ADD_MAX = 1 << 28 };
+enum { BLOCK_BYTES = 1 << 20, GATHER_BYTES_MAX = 1 << 20, PART_BYTES = 1 << 30 };
 
 /* How long a wait looks before it yields, and yields before it sleeps. */
 enum { TURNS_LOOK = 2000, TURNS_YIELD = 200, SLEEP_NS = 50000 };
@@ -59,9 +59,9 @@ static void rest(int turn) {
         nanosleep(&pause, NULL);
 }
 
-static InfCode await(InfError *e, const char *call, MPI_Request *request, MPI_Status *status) {
+static InfCode await(InfError *e, const char *call, MPI_Request *request) {
     for (int turn = 0, done = 0; !done; turn += turn < INT_MAX) {
-        TRY_MPI(e, call, MPI_Test(request, &done, status));
+        TRY_MPI(e, call, MPI_Test(request, &done, MPI_STATUS_IGNORE));
         if (!done) rest(turn);
     }
     return INF_OK;
@@ -196,7 +196,7 @@ static void keep_request(InfRequest *out, MPI_Request request, uint64_t bytes) {
 }
 
 /* As a request's size: nothing is received. */
-static const uint64_t sent = UINT64_MAX, summed = UINT64_MAX - 1;
+static const uint64_t sent = UINT64_MAX, exchanged = UINT64_MAX - 1;
 
 static InfCode send_mpi(InfError *e, int to, int tag, const void *at, uint64_t bytes,
                         InfRequest *out) {
@@ -223,33 +223,32 @@ static InfCode recv_mpi(InfError *e, int from, int tag, void *at, uint64_t bytes
     return INF_OK;
 }
 
-static InfCode wait_mpi(InfError *e, InfRequest *r) {
+static InfCode test_mpi(InfError *e, InfRequest *r) {
     MPI_Request request;
     MPI_Status status;
     MPI_Count got = 0;
+    int done = 0;
     if (!r->busy) return INF_OK;
     memcpy(&request, &r->word[0], sizeof request);
-    const char *what = r->word[1] == sent     ? "sending to a rank"
-                       : r->word[1] == summed ? "an exchange between replicas"
-                                              : "receiving from a rank";
-    TRY(await(e, what, &request, &status));
+    const char *what = r->word[1] == sent        ? "sending to a rank"
+                       : r->word[1] == exchanged ? "an exchange between replicas"
+                                                 : "receiving from a rank";
+    TRY_MPI(e, what, MPI_Test(&request, &done, &status));
+    if (!done) return INF_OK;
     r->busy = false;
-    if (r->word[1] >= summed) return INF_OK;
+    if (r->word[1] >= exchanged) return INF_OK;
     TRY_MPI(e, "MPI_Get_elements_x", MPI_Get_elements_x(&status, MPI_BYTE, &got));
     if ((uint64_t)got == r->word[1]) return INF_OK;
     return inf_fail(e, INF_INTERNAL, "a message from rank %d has %lld bytes instead of %llu",
                     status.MPI_SOURCE, (long long)got, (unsigned long long)r->word[1]);
 }
 
-static bool over_mpi(InfRequest *r) {
-    MPI_Request request;
-    int done = 0;
-    if (!r->busy) return true;
-    INF_ASSERT(r->word[1] == summed);
-    memcpy(&request, &r->word[0], sizeof request);
-    if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
-    r->busy = !done;
-    return done;
+static InfCode wait_mpi(InfError *e, InfRequest *r) {
+    for (int turn = 0; r->busy; turn += turn < INT_MAX) {
+        TRY(test_mpi(e, r));
+        if (r->busy) rest(turn);
+    }
+    return INF_OK;
 }
 
 static void poll_mpi(void) {
@@ -265,7 +264,7 @@ static InfCode broadcast_mpi(InfError *e, int root, void *at, uint64_t bytes) {
         n = bytes - done < PART_BYTES ? bytes - done : PART_BYTES;
         TRY_MPI(e, "MPI_Ibcast",
                 MPI_Ibcast((char *)at + done, (int)n, MPI_BYTE, root, mpi.all, &request));
-        TRY(await(e, "MPI_Ibcast", &request, MPI_STATUS_IGNORE));
+        TRY(await(e, "MPI_Ibcast", &request));
     }
     return INF_OK;
 }
@@ -278,20 +277,8 @@ static InfCode sum_mpi(InfError *e, float *at, uint64_t count) {
         TRY_MPI(
             e, "MPI_Iallreduce",
             MPI_Iallreduce(MPI_IN_PLACE, at + done, (int)n, MPI_FLOAT, MPI_SUM, mpi.all, &request));
-        TRY(await(e, "MPI_Iallreduce", &request, MPI_STATUS_IGNORE));
+        TRY(await(e, "MPI_Iallreduce", &request));
     }
-    return INF_OK;
-}
-
-/* In place: Open MPI adds along a tree to one replica, which sends the sum to all; MPICH and
- * others compute each element at one replica, or as the same tree at all of them. */
-static InfCode add_mpi(InfError *e, float *at, uint64_t count, InfRequest *out) {
-    MPI_Request request;
-    INF_ASSERT(mpi.split && count <= ADD_MAX && !out->busy);
-    TRY_MPI(
-        e, "MPI_Iallreduce",
-        MPI_Iallreduce(MPI_IN_PLACE, at, (int)count, MPI_FLOAT, MPI_SUM, mpi.replicas, &request));
-    keep_request(out, request, summed);
     return INF_OK;
 }
 
@@ -301,18 +288,7 @@ static InfCode gather_mpi(InfError *e, const void *mine, uint64_t bytes, void *a
     TRY_MPI(
         e, "MPI_Iallgather",
         MPI_Iallgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, mpi.all, &request));
-    return await(e, "MPI_Iallgather", &request, MPI_STATUS_IGNORE);
-}
-
-/* Open MPI adds along a tree to one replica, which hands each its part. */
-static InfCode scatter_mpi(InfError *e, float *all, uint64_t each, InfRequest *out) {
-    MPI_Request request;
-    INF_ASSERT(mpi.split && each <= INT_MAX && !out->busy);
-    TRY_MPI(e, "MPI_Ireduce_scatter_block",
-            MPI_Ireduce_scatter_block(MPI_IN_PLACE, all, (int)each, MPI_FLOAT, MPI_SUM,
-                                      mpi.replicas, &request));
-    keep_request(out, request, summed);
-    return INF_OK;
+    return await(e, "MPI_Iallgather", &request);
 }
 
 static InfCode spread_mpi(InfError *e, float *all, uint64_t each, InfRequest *out) {
@@ -321,7 +297,7 @@ static InfCode spread_mpi(InfError *e, float *all, uint64_t each, InfRequest *ou
     TRY_MPI(e, "MPI_Iallgather",
             MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, (int)each, MPI_FLOAT,
                            mpi.replicas, &request));
-    keep_request(out, request, summed);
+    keep_request(out, request, exchanged);
     return INF_OK;
 }
 
@@ -332,7 +308,7 @@ static InfCode collect_mpi(InfError *e, const void *mine, uint64_t bytes, void *
     TRY_MPI(e, "MPI_Iallgather",
             MPI_Iallgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, mpi.replicas,
                            &request));
-    keep_request(out, request, summed);
+    keep_request(out, request, exchanged);
     return INF_OK;
 }
 
@@ -345,19 +321,17 @@ const InfTransport inf_transport_mpi = {
     .name = "MPI",
 #endif
     .check = check_srun,
-    .add_max = ADD_MAX,
     .open = open_mpi,
     .split = split_mpi,
     .close = close_mpi,
     .send = send_mpi,
     .recv = recv_mpi,
     .wait = wait_mpi,
-    .over = over_mpi,
+    .test = test_mpi,
+    .rest = rest,
     .poll = poll_mpi,
     .broadcast = broadcast_mpi,
     .sum = sum_mpi,
-    .add = add_mpi,
-    .scatter = scatter_mpi,
     .spread = spread_mpi,
     .collect = collect_mpi,
     .gather = gather_mpi,

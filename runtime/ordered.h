@@ -66,8 +66,6 @@ struct InfOrdered {
     float *figure;        /* [replica][microbatch]: loss, counts, metrics */
     float **part;         /* by PlanPart: one of a bucket's sums */
     float **term;         /* of additions one after another */
-    float *told;          /* what this replica tells the others; of the host's */
-    float *all;           /* what all have told */
     InfHalf *half;        /* of an exchange between devices */
     const PlanLeaf *leaf; /* of the task at hand */
 };

@@ -7,28 +7,29 @@
 #include "runtime/ordered.h"
 #include "runtime/pipeline.h"
 
-/* What one replica tells the others at a time: a piece of each sum that it is left with. */
-enum { TOLD_BYTES = 1 << 20 };
+/* What one replica tells the others at a time, floats: a piece of each sum that it is left with.
+ * PLAN_REGION_sum has it of this replica, then of each. */
+static int64_t told_most(const Plan *plan) {
+    return plan->region_bytes[PLAN_REGION_sum] / (plan->dp + 1) / (int64_t)sizeof(float);
+}
+
+static float *told(const InfEngine *m) { return inf_engine_at(m, PLAN_REGION_sum, 0); }
+
+static float *told_by_all(const InfEngine *m) { return told(m) + told_most(m->plan); }
 
 static InfCode open(InfError *e, InfEngine *m) {
     const Plan *plan = m->plan;
     InfOrdered *o = m->ordered;
-    uint64_t leaves = 0, bytes = 0, replicas = plan->dp > 1 ? (uint64_t)plan->dp : 0;
-    INF_ASSERT(plan->ordered->figure_bytes <= TOLD_BYTES);
+    uint64_t leaves = 0, bytes = 0;
+    INF_ASSERT(plan->dp == 1 || inf_ordered_figures(plan) <= told_most(plan));
     if (!inf_mul((uint64_t)plan->dp, (uint64_t)plan->program[0].microbatches, &leaves) ||
         !inf_mul(leaves, (uint64_t)plan->ordered->figure_bytes, &bytes))
         return inf_fail(e, INF_IO, "out of memory");
     o->figure = calloc(bytes + 1, 1);
-    o->told = calloc(replicas ? TOLD_BYTES : 1, 1);
-    o->all = calloc(replicas + 1, TOLD_BYTES);
-    return o->figure && o->told && o->all ? INF_OK : inf_fail(e, INF_IO, "out of memory");
+    return o->figure ? INF_OK : inf_fail(e, INF_IO, "out of memory");
 }
 
-static void close(InfOrdered *o) {
-    free(o->figure);
-    free(o->told);
-    free(o->all);
-}
+static void close(InfOrdered *o) { free(o->figure); }
 
 static float *figures_at(const InfEngine *m) {
     return inf_engine_at(m, PLAN_REGION_scalar, m->plan->ordered->figure_at);
@@ -69,12 +70,13 @@ static void add_figures(const InfEngine *m) {
                 m->ordered->figure[i * n + k] += m->ordered->figure[(i + apart) * n + k];
 }
 
-/* Every replica's `count` floats of `told` into `all`. */
-static bool tell(InfPipeline *p, const InfOrdered *o, int64_t count) {
+/* Every replica's `count` floats, to everyone. */
+static bool tell(const InfEngine *m, int64_t count) {
+    InfPipeline *p = m->pipeline;
     InfRequest request = {.busy = false};
     if (!inf_pipeline_works(p)) return false;
-    inf_pipeline_note(p, p->transport->collect(&p->error, o->told, (uint64_t)count * sizeof(float),
-                                               o->all, &request));
+    inf_pipeline_note(p, p->transport->collect(&p->error, told(m), (uint64_t)count * sizeof(float),
+                                               told_by_all(m), &request));
     if (inf_pipeline_works(p)) inf_pipeline_note(p, p->transport->wait(&p->error, &request));
     return inf_pipeline_works(p);
 }
@@ -84,14 +86,14 @@ static void share_figures(InfEngine *m) {
     const Plan *plan = m->plan;
     InfOrdered *o = m->ordered;
     int64_t n = plan->program[0].microbatches, f = inf_ordered_figures(plan);
-    int64_t most = TOLD_BYTES / plan->ordered->figure_bytes;
+    int64_t most = told_most(plan) / f;
     for (int64_t first = 0, count; first < n; first += count) {
         count = n - first < most ? n - first : most;
         size_t bytes = (size_t)(count * f) * sizeof(float);
-        memcpy(o->told, o->figure + (m->replica * n + first) * f, bytes);
-        if (!tell(m->pipeline, o, count * f)) return;
+        memcpy(told(m), o->figure + (m->replica * n + first) * f, bytes);
+        if (!tell(m, count * f)) return;
         for (int r = 0; r < plan->dp; r++)
-            memcpy(o->figure + (r * n + first) * f, o->all + r * count * f, bytes);
+            memcpy(o->figure + (r * n + first) * f, told_by_all(m) + r * count * f, bytes);
     }
 }
 
@@ -103,7 +105,7 @@ static void find_parts(const InfEngine *m, int64_t count) {
         const PlanPart *p = &plan->part[i];
         number = i > 0 && p[-1].replica == p->replica ? number + 1 : 0;
         m->ordered->part[i] =
-            m->ordered->all + (p->replica * (int64_t)plan->most_kept + number) * count;
+            told_by_all(m) + (p->replica * (int64_t)plan->most_kept + number) * count;
     }
 }
 
@@ -111,13 +113,13 @@ static void find_parts(const InfEngine *m, int64_t count) {
 static void join(InfEngine *m, const PlanBucket *b) {
     int64_t left = b->bytes / (int64_t)sizeof(float), most = m->plan->ordered->most_kept;
     const uint32_t *kept = inf_ordered_kept(m, b);
-    const int64_t piece = TOLD_BYTES / (int64_t)sizeof(float) / (most + 1);
+    const int64_t piece = told_most(m->plan) / (most + 1);
     for (int64_t count, at = 0; left > 0; left -= count, at += count) {
         count = left < piece ? left : piece;
         for (int64_t k = 0; k < most; k++)
-            memcpy(m->ordered->told + k * count, inf_ordered_at(m, kept[k], b) + at,
+            memcpy(told(m) + k * count, inf_ordered_at(m, kept[k], b) + at,
                    (size_t)count * sizeof(float));
-        if (!tell(m->pipeline, m->ordered, most * count)) return;
+        if (!tell(m, most * count)) return;
         find_parts(m, count);
         inf_ordered_join(m, inf_ordered_at(m, 0, b) + at, count);
     }

@@ -7,29 +7,25 @@
 #include "runtime/check.h"
 #include "runtime/shards.h"
 #include "runtime/signals.h"
+#include "runtime/step.h"
 
-/* Elements of a bucket are as many requests as the transport needs. */
-static InfCode open_sums(InfError *e, InfPipeline *p) {
-    const Plan *plan = p->plan;
-    uint64_t total = 0, most = p->transport->add_max;
-    p->first_sum = calloc((size_t)plan->nbucket + 1, sizeof *p->first_sum);
-    p->begun = calloc((size_t)plan->nbucket + 1, sizeof *p->begun);
-    if (!p->first_sum || !p->begun) return inf_fail(e, INF_IO, "out of memory");
-    for (uint32_t i = 0; i < plan->nbucket; i++) {
-        uint64_t count = (uint64_t)plan->bucket[i].bytes / sizeof(float);
-        total += count / most + (count % most > 0);
-        INF_ASSERT(total < UINT32_MAX);
-        p->first_sum[i + 1] = (uint32_t)total;
-    }
-    p->sum = calloc((size_t)total + 1, sizeof *p->sum);
-    return p->sum ? INF_OK : inf_fail(e, INF_IO, "out of memory");
-}
-
+/* What the host exchanges with the other replicas. */
 static InfCode open_replicas(InfError *e, InfPipeline *p) {
     const Plan *plan = p->plan;
+    bool host = p->way == &inf_pipeline_host;
     p->scalars = calloc((size_t)inf_plan_processes(plan), (size_t)plan->finish.loss_bytes + 1);
-    if (!p->scalars) return inf_fail(e, INF_IO, "out of memory");
-    return p->way == &inf_pipeline_host ? open_sums(e, p) : INF_OK;
+    p->figure = calloc((size_t)p->replicas + 1, 2 * INF_METRIC_MAX * sizeof *p->figure);
+    p->sum = calloc((size_t)plan->nbucket + 1, sizeof *p->sum);
+    if (host) p->begun = calloc((size_t)plan->nbucket + 1, sizeof *p->begun);
+    if (!p->scalars || !p->figure || !p->sum || (host && !p->begun))
+        return inf_fail(e, INF_IO, "out of memory");
+    if (!host && !p->shards) return INF_OK;
+    InfSumsOf of = {.transport = p->transport,
+                    .replica = p->replica,
+                    .replicas = p->replicas,
+                    .first = p->replicas * p->rank,
+                    .most = plan->nbucket + 1};
+    return inf_sums_open(e, &of, &p->sums);
 }
 
 InfCode inf_pipeline_open(InfError *e, const Plan *plan, InfGroup *group, InfPipeline *out) {
@@ -52,15 +48,32 @@ InfCode inf_pipeline_open(InfError *e, const Plan *plan, InfGroup *group, InfPip
     return out->replicas > 1 ? open_replicas(e, out) : INF_OK;
 }
 
+/* What tensors of a checkpoint are summed in on the host of a device. */
+enum { HOST_SUMS_BYTES = 4 << 20 };
+
+InfCode inf_pipeline_place(InfError *e, InfPipeline *p, void *memory, int64_t bytes) {
+    if (!p->sums) return INF_OK;
+    if (p->way == &inf_pipeline_host) {
+        inf_sums_place(p->sums, memory, (uint64_t)bytes);
+        return INF_OK;
+    }
+    p->sums_memory = malloc(HOST_SUMS_BYTES);
+    if (!p->sums_memory) return inf_fail(e, INF_IO, "out of memory");
+    inf_sums_place(p->sums, p->sums_memory, HOST_SUMS_BYTES);
+    return INF_OK;
+}
+
 void inf_pipeline_close(InfPipeline *p) {
     inf_shards_close(p);
     inf_sum_times_close(&p->times);
     free(p->received);
     free(p->sent);
     free(p->pending);
+    inf_sums_close(p->sums);
+    free(p->sums_memory);
     free(p->sum);
-    free(p->first_sum);
     free(p->begun);
+    free(p->figure);
     free(p->scalars);
     inf_error_free(&p->error);
     *p = (InfPipeline){0};
@@ -129,8 +142,19 @@ void inf_pipeline_begin(InfPipeline *p, InfProfile *profile, int64_t step) {
 
 void inf_pipeline_poll(InfPipeline *p) {
     if (p->way != &inf_pipeline_host) return;
-    if (p->npending > 0 || p->nbegun > 0 || p->shards) p->transport->poll();
+    if (p->nbegun > 0 && p->sums && inf_pipeline_works(p))
+        inf_pipeline_note(p, inf_sums_poll(&p->error, p->sums));
+    if (p->npending > 0 || p->shards) p->transport->poll();
     inf_sum_times_look(&p->times, p->transport);
+}
+
+void inf_pipeline_await(InfPipeline *p, InfRequest *r) {
+    for (int turn = 0; inf_pipeline_works(p) && r->busy; turn += turn < INT32_MAX) {
+        inf_pipeline_note(p, p->transport->test(&p->error, r));
+        if (!r->busy) break;
+        inf_pipeline_poll(p);
+        p->transport->rest(turn);
+    }
 }
 
 void inf_pipeline_at(InfPipeline *p, int64_t step, int32_t task) {

@@ -19,6 +19,7 @@
 #include "runtime/group.h"
 #include "runtime/kernels.h"
 #include "runtime/sum_times.h"
+#include "runtime/sums.h"
 #include "runtime/transport.h"
 
 /* How long this rank's training steps took up to their update, and how long of that it waited for
@@ -45,11 +46,13 @@ struct InfPipeline {
     uint32_t npending;
     bool adds; /* buckets are summed, over the replicas or, where a device is told to, of one */
     const struct InfPipelineWay *way;
-    InfRequest *sum;        /* of the buckets, piece by piece */
-    uint32_t *first_sum;    /* by bucket, and their end */
+    struct InfSums *sums;   /* over the replicas, by messages; NULL: none */
+    void *sums_memory;      /* theirs, where the plan has none for them */
+    InfRequest *sum;        /* by bucket */
     bool *begun;            /* by bucket: its sum, in this step; NULL on a device */
     uint32_t nbegun, nrow;  /* in this step: buckets begun, rows of the table passed */
     int64_t collectives;    /* buckets summed by the steps so far */
+    float *figure;          /* loss, counts and metrics: this replica's, then of each */
     unsigned char *scalars; /* what every process had in PlanFinish.loss after a forward program */
     bool spread;            /* this step's weights have been sent to all replicas */
     uint32_t ngathered;     /* rows of the table that say so */
@@ -62,6 +65,9 @@ struct InfPipeline {
 
 InfCode inf_pipeline_open(InfError *e, const Plan *plan, InfGroup *group, InfPipeline *out);
 void inf_pipeline_close(InfPipeline *p);
+
+/* Sums have the memory of PLAN_REGION_sum, or where that is on a device a little of their own. */
+InfCode inf_pipeline_place(InfError *e, InfPipeline *p, void *memory, int64_t bytes);
 
 /* Tells where this rank is: task `task` of its list in this step; -1: between steps. */
 void inf_pipeline_at(InfPipeline *p, int64_t step, int32_t task);
@@ -152,6 +158,9 @@ static inline void inf_pipeline_note(InfPipeline *p, InfCode code) {
 static inline int inf_pipeline_process(const InfPipeline *p, int rank) {
     return p->replica + p->replicas * rank;
 }
+
+/* Until a request of this rank's is over; sums go on meanwhile. */
+void inf_pipeline_await(InfPipeline *p, InfRequest *r);
 
 /* In a training step: what has passed since `ms` was waiting; its update begins. */
 void inf_pipeline_waited_since(InfPipeline *p, double ms);

@@ -38,7 +38,7 @@ static void finish_sends(InfPipeline *p, const int64_t *window) {
     for (uint32_t i = 0; i < p->npending; i++) {
         uint32_t message = p->pending[i];
         if (inf_pipeline_works(p) && (!window || p->plan->message[message].from_at == *window))
-            inf_pipeline_note(p, p->transport->wait(&p->error, &p->sent[message]));
+            inf_pipeline_await(p, &p->sent[message]);
         else
             p->pending[kept++] = message;
     }
@@ -55,8 +55,7 @@ static void before(InfPipeline *p, const PlanTask *task) {
     bool forward = task->kind == PTASK_forward;
     double begin = inf_clock_ms();
     if (inf_shards_on(p)) inf_shards_await(p, task->local);
-    if (inf_pipeline_works(p) && task->message >= 0)
-        inf_pipeline_note(p, p->transport->wait(&p->error, &p->received[task->message]));
+    if (task->message >= 0) inf_pipeline_await(p, &p->received[task->message]);
     if (task->kind != PTASK_weight)
         finish_sends(p, &task->window[forward ? PLAN_WINDOW_send : PLAN_WINDOW_send_grad]);
     inf_pipeline_waited_since(p, begin);
@@ -100,37 +99,26 @@ static void share_gradients(InfPipeline *p, InfEngine *m) {
 static void reduce(InfPipeline *p, InfEngine *m, uint32_t bucket) {
     const PlanBucket *b = &p->plan->bucket[bucket];
     float *from = at(m, PLAN_REGION_grad, b->at);
-    uint64_t count = (uint64_t)b->bytes / sizeof *from, most = p->transport->add_max;
+    uint64_t count = (uint64_t)b->bytes / sizeof *from;
     INF_ASSERT(!p->begun[bucket]);
     p->begun[bucket] = true;
     p->nbegun++;
     if (p->plan->ordered) return; /* at the end of the step: inf_ordered_finish */
-    if (inf_shards_on(p)) {
-        inf_shards_reduce(p, m, bucket);
-        return;
-    }
-    const InfSumTime begun = {.kind = PTASK_reduce,
-                              .number = bucket,
-                              .request = &p->sum[p->first_sum[bucket]],
-                              .count = p->first_sum[bucket + 1] - p->first_sum[bucket]};
-    for (uint32_t i = p->first_sum[bucket]; i < p->first_sum[bucket + 1]; i++) {
-        uint64_t n = count < most ? count : most;
-        if (inf_pipeline_works(p))
-            inf_pipeline_note(p, p->transport->add(&p->error, from, n, &p->sum[i]));
-        from += n;
-        count -= n;
-    }
-    inf_sum_times_begin(&p->times, &begun);
+    const InfSummand all = {from, count, inf_shards_on(p)};
+    if (!inf_pipeline_works(p)) return;
+    inf_pipeline_note(p, inf_sums_begin(&p->error, p->sums, &all, &p->sum[bucket]));
+    inf_sum_times_begin(
+        &p->times,
+        &(InfSumTime){.kind = PTASK_reduce, .number = bucket, .request = &p->sum[bucket]});
 }
 
 /* Every bucket is summed, once. */
-static void finish_sums(InfPipeline *p, InfEngine *m) {
+static void finish_sums(InfPipeline *p) {
     uint32_t n = p->plan->nbucket;
     if (p->replicas == 1) return;
     INF_ASSERT(p->nbegun == n && p->nrow == n);
-    if (inf_shards_on(p) && !p->plan->ordered) inf_shards_finish(p, m);
-    for (uint32_t i = 0; i < p->first_sum[n] && inf_pipeline_works(p); i++) {
-        inf_pipeline_note(p, p->transport->wait(&p->error, &p->sum[i]));
+    for (uint32_t i = 0; i < n && inf_pipeline_works(p); i++) {
+        inf_pipeline_note(p, inf_sums_wait(&p->error, p->sums, &p->sum[i]));
         inf_sum_times_look(&p->times, p->transport);
     }
     memset(p->begun, 0, n * sizeof *p->begun);
@@ -138,24 +126,26 @@ static void finish_sums(InfPipeline *p, InfEngine *m) {
     inf_pipeline_reduced_all(p);
 }
 
-/* Loss, counts and metrics of the replicas of the last chunk. */
+/* Loss, counts and metrics of the replicas of the last chunk, in the order of these. */
 static void add_losses(InfPipeline *p, InfEngine *m) {
     const PlanProgram *train = &p->plan->program[0];
-    float sum[2 * INF_METRIC_MAX];
+    float *figure[2 * INF_METRIC_MAX];
     uint32_t n = 0;
-    InfRequest request = {.busy = false};
     INF_ASSERT(train->nmetric <= INF_METRIC_MAX);
     bool mine = p->rank == p->plan->finish.loss_rank && !p->plan->ordered;
     if (p->replicas == 1 || !mine || !inf_pipeline_works(p)) return;
     for (uint32_t i = 0; i < train->nmetric; i++) {
-        sum[n++] = *(float *)at(m, PLAN_REGION_scalar, train->metric[i].sum);
-        sum[n++] = *(float *)at(m, PLAN_REGION_scalar, train->metric[i].count);
+        figure[n++] = at(m, PLAN_REGION_scalar, train->metric[i].sum);
+        figure[n++] = at(m, PLAN_REGION_scalar, train->metric[i].count);
     }
-    inf_pipeline_note(p, p->transport->add(&p->error, sum, n, &request));
-    if (inf_pipeline_works(p)) inf_pipeline_note(p, p->transport->wait(&p->error, &request));
-    for (uint32_t i = 0; i < train->nmetric; i++) {
-        *(float *)at(m, PLAN_REGION_scalar, train->metric[i].sum) = sum[2 * i];
-        *(float *)at(m, PLAN_REGION_scalar, train->metric[i].count) = sum[2 * i + 1];
+    for (uint32_t i = 0; i < n; i++) p->figure[i] = *figure[i];
+    InfRequest request = {.busy = false};
+    inf_pipeline_note(p, p->transport->collect(&p->error, p->figure, n * sizeof *p->figure,
+                                               p->figure + n, &request));
+    inf_pipeline_await(p, &request);
+    for (uint32_t i = 0; i < n && inf_pipeline_works(p); i++) {
+        *figure[i] = p->figure[n + i];
+        for (int r = 1; r < p->replicas; r++) *figure[i] += p->figure[n + (uint32_t)r * n + i];
     }
 }
 
@@ -163,6 +153,7 @@ static void settle(InfPipeline *p, InfEngine *m, bool gradients) {
     const PlanFinish *f = &p->plan->finish;
     double begin = inf_clock_ms();
     finish_sends(p, NULL);
+    if (gradients) finish_sums(p);
     if (gradients) add_losses(p, m);
     if (!gradients && p->replicas > 1)
         inf_pipeline_gather(p, m);
@@ -170,7 +161,6 @@ static void settle(InfPipeline *p, InfEngine *m, bool gradients) {
         inf_pipeline_note(p, p->transport->broadcast(&p->error, p->replicas * f->loss_rank,
                                                      at(m, PLAN_REGION_scalar, f->loss),
                                                      (uint64_t)f->loss_bytes));
-    if (gradients) finish_sums(p, m);
     if (gradients) share_gradients(p, m);
     inf_pipeline_waited_since(p, begin);
 }

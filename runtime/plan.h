@@ -27,6 +27,7 @@ typedef enum PlanRegion {
     PLAN_REGION_scratch,
     PLAN_REGION_cache,   /* generate: keys and values of the tokens so far */
     PLAN_REGION_message, /* what chunks of a pipeline hand to each other */
+    PLAN_REGION_sum,     /* gradients of other replicas on their way into sums */
     /* No memory of their own: windows into PLAN_REGION_message, those of the task at hand. */
     PLAN_REGION_recv,
     PLAN_REGION_send,

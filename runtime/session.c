@@ -21,6 +21,7 @@ static InfCode session_new(InfError *e, const Plan *plan, const InfOptions *o, I
     *out = (InfSession){.plan = plan,
                         .options = o,
                         .seed = (uint64_t)inf_option_whole(o, OPT_seed, plan->train.seed)};
+    TRY(inf_warm_messages(e, o->group));
     TRY(inf_warm_up(e, threads, &out->resident_before, &out->workspace_bytes));
     TRY(inf_engine_start(e, plan, o->group, threads, out->seed, &out->engine));
     if (inf_option_given(o, OPT_no_graph)) out->engine.use_graphs = false;

@@ -8,9 +8,8 @@
 #include "runtime/check.h"
 
 struct InfShards {
-    InfRequest *reduced; /* by bucket */
-    InfRequest *spread;  /* by shard */
-    bool spreading;      /* weights are on their way */
+    InfRequest *spread; /* by shard */
+    bool spreading;     /* weights are on their way */
 };
 
 InfCode inf_shards_open(InfError *e, InfPipeline *p) {
@@ -18,17 +17,14 @@ InfCode inf_shards_open(InfError *e, InfPipeline *p) {
     if (plan->nshard == 0 || !p->adds) return INF_OK;
     InfShards *s = p->shards = calloc(1, sizeof *s);
     if (!s) return inf_fail(e, INF_IO, "out of memory");
-    s->reduced = calloc((size_t)plan->nbucket + 1, sizeof *s->reduced);
     s->spread = calloc((size_t)plan->nshard + 1, sizeof *s->spread);
-    bool enough = s->reduced && s->spread;
-    return enough ? INF_OK : inf_fail(e, INF_IO, "out of memory");
+    return s->spread ? INF_OK : inf_fail(e, INF_IO, "out of memory");
 }
 
 void inf_shards_close(InfPipeline *p) {
     InfShards *s = p->shards;
     if (!s) return;
     inf_shards_await(p, -1);
-    free(s->reduced);
     free(s->spread);
     free(s);
     p->shards = NULL;
@@ -38,50 +34,16 @@ static float *floats_at(const InfEngine *m, PlanRegion region, int64_t offset) {
     return (float *)(void *)(m->home[region] + offset);
 }
 
-/* Elements of a bucket that one replica owns. */
-static int64_t share(const InfPipeline *p, const PlanBucket *b) {
-    return b->bytes / (int64_t)sizeof(float) / p->replicas;
-}
-
 /* ---- steps --- */
-
-static void note_begun(InfPipeline *p, PlanTaskKind kind, uint32_t number, InfRequest *request) {
-    const InfSumTime begun = {.kind = kind, .number = number, .request = request, .count = 1};
-    inf_sum_times_begin(&p->times, &begun);
-}
-
-void inf_shards_reduce(InfPipeline *p, InfEngine *m, uint32_t bucket) {
-    const PlanBucket *b = &p->plan->bucket[bucket];
-    InfShards *s = p->shards;
-    if (!inf_pipeline_works(p)) return;
-    inf_pipeline_note(p, p->transport->scatter(&p->error, floats_at(m, PLAN_REGION_grad, b->at),
-                                               (uint64_t)share(p, b), &s->reduced[bucket]));
-    note_begun(p, PTASK_reduce, bucket, &s->reduced[bucket]);
-}
-
-void inf_shards_finish(InfPipeline *p, InfEngine *m) {
-    InfShards *s = p->shards;
-    for (uint32_t i = 0; i < p->plan->nbucket && inf_pipeline_works(p); i++) {
-        const PlanBucket *b = &p->plan->bucket[i];
-        float *all = floats_at(m, PLAN_REGION_grad, b->at);
-        int64_t n = share(p, b);
-        inf_pipeline_note(p, p->transport->wait(&p->error, &s->reduced[i]));
-        inf_sum_times_look(&p->times, p->transport);
-        if (p->replica > 0) memcpy(all + p->replica * n, all, (size_t)n * sizeof(float));
-    }
-}
 
 void inf_shards_blocks(InfPipeline *p, InfEngine *m) {
     const PlanFinish *f = &p->plan->finish;
     float *blocks = floats_at(m, PLAN_REGION_scalar, f->blocks);
-    InfRequest request = {.busy = false};
-    INF_ASSERT((uint64_t)f->nblocks <= p->transport->add_max);
     memset(blocks, 0, (size_t)f->nblocks * sizeof *blocks);
     inf_engine_run(m, (uint32_t)f->blocks_program);
     double begin = inf_clock_ms();
     if (inf_pipeline_works(p))
-        inf_pipeline_note(p, p->transport->add(&p->error, blocks, (uint64_t)f->nblocks, &request));
-    if (inf_pipeline_works(p)) inf_pipeline_note(p, p->transport->wait(&p->error, &request));
+        inf_pipeline_note(p, inf_sums_add(&p->error, p->sums, blocks, (uint64_t)f->nblocks));
     inf_pipeline_waited_since(p, begin);
 }
 
@@ -94,7 +56,8 @@ void inf_shards_spread(InfPipeline *p, InfEngine *m) {
         inf_pipeline_note(p, p->transport->spread(&p->error,
                                                   floats_at(m, PLAN_REGION_param, shard->at), each,
                                                   &s->spread[i]));
-        note_begun(p, PTASK_gather, i, &s->spread[i]);
+        inf_sum_times_begin(
+            &p->times, &(InfSumTime){.kind = PTASK_gather, .number = i, .request = &s->spread[i]});
     }
     s->spreading = true;
 }
@@ -104,8 +67,7 @@ void inf_shards_await(InfPipeline *p, int local) {
     bool left = false;
     for (uint32_t i = 0; s->spreading && i < p->plan->nshard && inf_pipeline_works(p); i++) {
         int of = p->plan->shard[i].local;
-        if (local < 0 || of == local || of < 0)
-            inf_pipeline_note(p, p->transport->wait(&p->error, &s->spread[i]));
+        if (local < 0 || of == local || of < 0) inf_pipeline_await(p, &s->spread[i]);
         left = left || s->spread[i].busy;
     }
     s->spreading = left;
@@ -161,8 +123,7 @@ static void add_uses(const InfParam *p, const InfEngine *m, Piece piece, float *
 
 InfCode inf_shards_values(InfError *e, const InfParam *p, const InfEngine *m, int which,
                           float *stored) {
-    const InfTransport *t = inf_engine_transport(m);
-    int64_t total = inf_param_stored(p), most = t ? (int64_t)t->add_max : 1;
+    int64_t total = inf_param_stored(p);
     Piece piece;
     memset(stored, 0, (size_t)total * sizeof *stored);
     for (uint32_t i = 0; i < m->plan->nshard; i++) {
@@ -176,13 +137,7 @@ InfCode inf_shards_values(InfError *e, const InfParam *p, const InfEngine *m, in
                    (size_t)(piece.to - piece.from) * sizeof *stored);
     }
     if (m->pipeline->replicas == 1) return INF_OK;
-    for (int64_t done = 0, n; done < total; done += n) {
-        InfRequest request = {.busy = false};
-        n = total - done < most ? total - done : most;
-        TRY(t->add(e, stored + done, (uint64_t)n, &request));
-        TRY(t->wait(e, &request));
-    }
-    return INF_OK;
+    return inf_sums_add(e, m->pipeline->sums, stored, (uint64_t)total);
 }
 
 void inf_shards_load(const InfParam *p, InfEngine *m, int k, const float *stored) {

@@ -20,10 +20,6 @@ void inf_shards_close(InfPipeline *p);
 /* Whether replicas share here. */
 static inline bool inf_shards_on(const InfPipeline *p) { return p && p->shards; }
 
-/* The sum of a bucket begins; all of them are over: what this replica owns is in its place. */
-void inf_shards_reduce(InfPipeline *p, InfEngine *m, uint32_t bucket);
-void inf_shards_finish(InfPipeline *p, InfEngine *m);
-
 /* Sums of the norm's blocks, of all replicas. */
 void inf_shards_blocks(InfPipeline *p, InfEngine *m);
 

@@ -77,9 +77,9 @@ static void write_event(InfSumTimes *t, const InfSumTime *s) {
 }
 
 static bool is_over(const InfSumTime *s, const InfTransport *transport) {
-    uint32_t busy = 0;
-    for (uint32_t i = 0; i < s->count; i++) busy += !transport->over(&s->request[i]);
-    return busy == 0;
+    InfError e = {0};
+    if (s->kind == PTASK_gather && transport->test(&e, s->request) != INF_OK) inf_error_free(&e);
+    return !s->request->busy;
 }
 
 void inf_sum_times_look(InfSumTimes *t, const InfTransport *transport) {

@@ -14,9 +14,8 @@
 typedef struct InfSumTime {
     PlanTaskKind kind; /* PTASK_reduce, PTASK_gather */
     uint32_t number;
-    InfRequest *request; /* so many, behind each other */
-    uint32_t count;
-    uint32_t lane; /* 0: INF_TRACK_sums */
+    InfRequest *request; /* the transport's, or where it is a sum that of sums.h */
+    uint32_t lane;       /* 0: INF_TRACK_sums */
     double begun_ms;
     int64_t step;
 } InfSumTime;
@@ -35,10 +34,10 @@ void inf_sum_times_close(InfSumTimes *t);
 /* A training step begins. */
 void inf_sum_times_step(InfSumTimes *t, InfProfile *profile, int64_t step);
 
-/* Its requests have been posted. Nothing is noted while no trace is written. */
+/* It has begun. Nothing is noted while no trace is written. */
 void inf_sum_times_begin(InfSumTimes *t, const InfSumTime *begun);
 
-/* Writes those that are over; the requests of the others stay as they are. */
+/* Writes those that are over; a failure is told by whoever waits. */
 void inf_sum_times_look(InfSumTimes *t, const InfTransport *transport);
 
 #endif

@@ -3,7 +3,8 @@
  * One thread calls it, the one that opened it. Nothing here spins: whoever waits gives its
  * processor away, because ranks may outnumber processors. Messages between two ranks with the same
  * tag arrive in the order in which they were sent. All ranks call the collectives (broadcast, sum,
- * gather) in the same order, the replicas of a pipeline's rank theirs (add) in one of their own.
+ * gather) in the same order, the replicas of a pipeline's rank theirs (spread, collect) in one of
+ * their own. Sums over replicas are messages: sums.h.
  *
  * A function that fails says INF_PEER; that a peer died is not learnt here but from the lifelines
  * (lifeline.h): a wait for a dead rank may never come back.
@@ -19,7 +20,7 @@
 /* Tags are 0 .. INF_TAG_MAX. */
 enum { INF_TAG_MAX = (1 << 24) - 1 };
 
-/* A message or a sum on its way; all zero: none. */
+/* A message or a collective on its way; all zero: none. */
 typedef struct InfRequest {
     uint64_t word[2];
     bool busy;
@@ -27,7 +28,6 @@ typedef struct InfRequest {
 
 typedef struct InfTransport {
     const char *name; /* "Open MPI", "MPICH": what the ranks have to be started with */
-    uint64_t add_max; /* elements of one `add` */
 
     /* Before anything else: whether whoever started this process lets open() connect it. All ranks
      * of one start find the same. */
@@ -45,24 +45,19 @@ typedef struct InfTransport {
     InfCode (*recv)(InfError *e, int from, int tag, void *at, uint64_t bytes, InfRequest *out);
     /* Nothing to do for a request that is not busy. */
     InfCode (*wait)(InfError *e, InfRequest *r);
-    /* Whether a request is over, without waiting: then it is not busy any more. Of sums and gathers
-     * only. A failure is told by wait(). */
-    bool (*over)(InfRequest *r);
-    /* Lets messages and sums on their way make progress; cheap. */
+    /* The same without waiting: r->busy says whether it goes on. */
+    InfCode (*test)(InfError *e, InfRequest *r);
+    /* Between two looks at something that goes on: gives the processor away, the more the more
+     * looks, `turn`, there were. */
+    void (*rest)(int turn);
+    /* Lets messages on their way make progress; cheap. */
     void (*poll)(void);
 
     InfCode (*broadcast)(InfError *e, int root, void *at, uint64_t bytes);
     /* Sum over all ranks, in place. Exact where at most one rank has another value than 0. */
     InfCode (*sum)(InfError *e, float *at, uint64_t count);
-    /* Begins the sum over this process's replicas, in place; wait() ends it, and nobody touches the
-     * numbers before. All replicas get the same bits, and in every run, because the order of the
-     * additions depends on their number only. */
-    InfCode (*add)(InfError *e, float *at, uint64_t count, InfRequest *out);
-    /* Begins: replica r gets the sum over this process's replicas of elements [r * each, (r + 1) *
-     * each) of `all`, as the first `each` of `all`, whose others are lost; with `add`'s promises.
-     */
-    InfCode (*scatter)(InfError *e, float *all, uint64_t each, InfRequest *out);
-    /* Begins: replica r's elements [r * each, (r + 1) * each) go to all replicas, in place. */
+    /* Begins: replica r's elements [r * each, (r + 1) * each) go to all replicas of this process's
+     * rank of the pipeline, in place; wait() ends it, and nobody touches the numbers before. */
     InfCode (*spread)(InfError *e, float *all, uint64_t each, InfRequest *out);
     /* Begins: everyone's `mine` of this process's replicas, in their order: all[dp][bytes]. At most
      * 1 MiB from each; wait() ends it. */

@@ -1,4 +1,4 @@
-/* warm.c - starts threads and matrix library, and counts the library's workspace. */
+/* warm.c - starts messages, threads and matrix library, and counts the library's workspace. */
 #include "runtime/warm.h"
 
 #include <stdlib.h>
@@ -14,6 +14,42 @@
 
 enum { SMALL = 64, FORMS = 8, SIDE = 512, DEPTH = 1024 };
 enum { IN_BYTES = SIDE * DEPTH * 4, OUT_BYTES = SIDE * SIDE * 4 };
+
+/* As many and as long as fill the pools that messages in pieces go through. */
+enum { MESSAGES = 4, MESSAGE_BYTES = 1 << 18, MESSAGE_TAG = INF_TAG_MAX };
+
+static InfCode send_round(InfError *e, const InfTransport *t, int to, int from, char *memory) {
+    InfRequest request[2 * MESSAGES] = {{.busy = false}};
+    for (int i = 0; i < MESSAGES; i++) {
+        char *at = memory + (size_t)(i + 1) * MESSAGE_BYTES;
+        TRY(t->recv(e, from, MESSAGE_TAG, at, MESSAGE_BYTES, &request[2 * i]));
+        TRY(t->send(e, to, MESSAGE_TAG, memory, MESSAGE_BYTES, &request[2 * i + 1]));
+    }
+    for (int i = 0; i < 2 * MESSAGES; i++) TRY(t->wait(e, &request[i]));
+    return INF_OK;
+}
+
+/* Processes first, first + step, .. of `count`, of which this is number `own`. */
+static InfCode send_among(InfError *e, const InfGroup *g, int first, int step, int count,
+                          char *memory) {
+    int own = (g->rank - first) / step;
+    for (int d = 1; d < count; d++)
+        TRY(send_round(e, g->transport, first + (own + d) % count * step,
+                       first + (own + count - d) % count * step, memory));
+    return INF_OK;
+}
+
+InfCode inf_warm_messages(InfError *e, const InfGroup *group) {
+    const uint64_t bytes = (MESSAGES + 1) * MESSAGE_BYTES;
+    void *memory = NULL;
+    if (!group || group->count == 1) return INF_OK;
+    int replicas = inf_plan_replicas(group->plan), ranks = group->count / replicas;
+    TRY(inf_map_memory(e, bytes, "the first messages", &memory));
+    InfCode code = send_among(e, group, group->rank - group->replica, 1, replicas, memory);
+    if (code == INF_OK) code = send_among(e, group, group->replica, replicas, ranks, memory);
+    inf_unmap_memory(memory, bytes);
+    return code;
+}
 
 /* Every form of product on every thread: its kernels get generated. */
 static void small_products(const float *in, float *out, int threads) {

@@ -109,6 +109,30 @@ collectives() {
 }
 check "a collective a bucket and step" collectives
 
+# planned DP [KEY=VALUE...]: a GPT-2 whose sums are as large as its buckets; the memory that rank 0
+# has taken is within 2 % of the plan.
+planned() {
+    local dp=$1 key is=(-D n_layer=2 -D n_embd=384 -D n_head=6 -D vocab=16384 -D ctx=64 -D train.T=64
+        -D train.B=1 -D train.dtype=f32 -D train.microbatches=1 -D parallel.dp="$1")
+    shift
+    for key in "$@"; do is+=(-D "parallel.$key"); done
+    compile models/gpt2.it "$work/bin.planned" "${is[@]}" -W no-bf16 &&
+        timeout $limit "$work/bin.planned" bench --steps 2 --json > "$work/planned.json" || return 1
+    tr ',{' '\n\n' < "$work/planned.json" | awk -F'[":]+' -v dp="$dp" '
+        $2 == "planned_bytes" { planned = $3 } $2 == "peak_bytes" { peak = $3 }
+        END { print dp, planned, peak; d = peak / planned - 1; exit !(planned > 100e6 && d < 0.02 && d > -0.02) }'
+}
+check "dp 2: sums take no memory beyond the plan" planned 2 bucket=100MB
+check "nor with zero 1 and small buckets" planned 2 zero=1 bucket=1MB
+check "nor with dp 3" planned 3 zero=1
+[ -z "${INFINIC_LONG-}" ] || for dp in 2 3 4; do
+    for zero in 0 1; do
+        for bucket in 1MB 25MB 100MB; do
+            check "planned memory, dp $dp zero $zero bucket $bucket" planned $dp zero=$zero bucket=$bucket
+        done
+    done
+done
+
 # resumed NAME OUT FROM: the last ten of twenty steps, from the checkpoint of another layout.
 resumed() {
     settings gpt2

@@ -31,6 +31,7 @@
 #include "runtime/group.h"
 #include "runtime/launch.h"
 #include "runtime/signals.h"
+#include "runtime/sums.h"
 
 enum { RANKS_MAX = 16, TASKS = 3, LATE_S = 20 };
 
@@ -188,19 +189,31 @@ static float summand(int replica, int sum, uint64_t i) {
 static InfCode run_sums(InfError *e, InfGroup *g, char **arg) {
     static const uint64_t counts[] = {1, 2, 3, 5, 127, 4096, 16383, 16384, 65537, 1 << 20, 3};
     enum { N = sizeof counts / sizeof *counts };
+    enum { BYTES = 300000 };
     int dp = g->plan->dp;
-    float *at[N];
-    InfRequest r[N] = {{.busy = false}};
+    float *at[N], *memory = malloc(BYTES);
     uint64_t hash = 0, all[RANKS_MAX];
+    InfRequest r[N] = {{.busy = false}};
+    InfSums *sums;
+    InfSumsOf of = {.transport = g->transport,
+                    .replica = g->replica,
+                    .replicas = dp,
+                    .first = g->rank - g->replica,
+                    .most = N};
     (void)arg;
+    if (!memory) return inf_fail(e, INF_IO, "out of memory");
+    TRY(inf_sums_open(e, &of, &sums));
+    inf_sums_place(sums, memory, BYTES);
     for (int k = 0; k < N; k++) {
         at[k] = malloc(counts[k] * sizeof *at[k]);
         if (!at[k]) return inf_fail(e, INF_IO, "out of memory");
         for (uint64_t i = 0; i < counts[k]; i++) at[k][i] = summand(g->replica, k, i);
-        TRY(g->transport->add(e, at[k], counts[k], &r[k]));
+        TRY(inf_sums_begin(e, sums, &(InfSummand){at[k], counts[k], false}, &r[k]));
         g->transport->poll();
     }
-    for (int k = N - 1; k >= 0; k--) TRY(g->transport->wait(e, &r[k]));
+    for (int k = N - 1; k >= 0; k--) TRY(inf_sums_wait(e, sums, &r[k]));
+    inf_sums_close(sums);
+    free(memory);
     for (int k = 0; k < N; k++) {
         for (uint64_t i = 0; i < counts[k]; i++) {
             double want = 0;
