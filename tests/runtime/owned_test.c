@@ -225,6 +225,33 @@ static void test_one_hash(void **state) {
     close_fixture(f);
 }
 
+/* A rank of a pipeline that reads a tied weight in f32 compares what the others have of it. */
+static void test_one_hash_of_what_is_rounded(void **state) {
+    PlanParam whole[sizeof blocks / sizeof *blocks];
+    Fixture *f = open_fixture(false);
+    InfError e = {0};
+    (void)state;
+    inf_params_init(&f->params, &f->m[0], 3);
+    assert_int_equal(inf_replicas_same(&e, &f->params, &f->m[0], 0), INF_OK);
+    memcpy(peer.other, peer.hash, sizeof peer.other);
+    memcpy(whole, blocks, sizeof whole);
+    f->m[1].plan = &(const Plan){.dp = REPLICAS, .ranks = 1, .transport = &transport};
+    f->m[1].base[PLAN_REGION_param] = calloc(1, 2304);
+    for (int i = 0; i < f->params.count; i++) {
+        InfParam *p = &f->params.param[i];
+        int block = (int)(p->block - blocks);
+        whole[block].owned = 0;
+        p->block = &whole[block];
+        assert_int_equal(p->halves, block > 0);
+    }
+    inf_params_init(&(InfParams){.plan = &f->plan, .param = f->params.param, .count = NPARAM},
+                    &f->m[1], 3);
+    assert_int_equal(inf_replicas_same(&e, &f->params, &f->m[1], 0), INF_OK);
+    assert_memory_equal(peer.hash, peer.other, sizeof peer.hash);
+    free(f->m[1].base[PLAN_REGION_param]);
+    close_fixture(f);
+}
+
 /* What only goes forward has no f32 weights but those that it reads. */
 static void test_without_states(void **state) {
     static const float value = 1.5f;
@@ -241,9 +268,8 @@ static void test_without_states(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_where_values_are),
-        cmocka_unit_test(test_values_come_back),
-        cmocka_unit_test(test_one_hash),
+        cmocka_unit_test(test_where_values_are), cmocka_unit_test(test_values_come_back),
+        cmocka_unit_test(test_one_hash),         cmocka_unit_test(test_one_hash_of_what_is_rounded),
         cmocka_unit_test(test_without_states),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
