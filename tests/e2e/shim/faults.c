@@ -1,13 +1,16 @@
 /* faults.c - makes one call that writes to a folder fail, or the last one that a program makes.
  *
- * Loaded with LD_PRELOAD by checkpoint_test.sh. Counts the calls that change what lies below
- * FAULT_UNDER: mkdir, fopen for writing, fwrite, fflush, fclose, fsync, rename, renameat2, unlink.
+ * Loaded with LD_PRELOAD by checkpoint_test.sh and checkpoint_ranks_test.sh. Counts the calls that
+ * change what lies below FAULT_UNDER: mkdir, fopen for writing, fwrite, fflush, fclose, fsync,
+ * rename, renameat2, unlink.
  *
  *   FAULT_AT=N        the N-th of them, from 1
- *   FAULT_KIND=kill   ends the program there, as kill -9 would; of a write, half is done before
+ *   FAULT_KIND=kill   ends the program there, as kill -9 would; of its write, half is done before
  *   FAULT_KIND=full   fails with ENOSPC, as all writes after it do
+ *   FAULT_RANK=N      with kill: ends rank N of the run instead, which then need not write at all
+ *   FAULT_PIDS=DIR    where ranks leave their process ids, for that
  *   FAULT_FREE=N      what the disk is said to have free
- *   FAULT_COUNT=FILE  receives, at the end, how many there were
+ *   FAULT_COUNT=FILE  receives, at the end of a program that made any, how many there were
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -49,13 +52,40 @@ static bool kills(void) {
     return kind && strcmp(kind, "kill") == 0;
 }
 
+/* A rank's file of its process id; false: there is none. */
+static bool pid_file(const char *rank, char *out, size_t bytes) {
+    const char *dir = getenv("FAULT_PIDS");
+    if (dir && rank) snprintf(out, bytes, "%s/%s", dir, rank);
+    return dir && rank;
+}
+
+__attribute__((constructor)) static void leave_pid(void) {
+    char path[4096];
+    FILE *out =
+        pid_file(getenv("OMPI_COMM_WORLD_RANK"), path, sizeof path) ? fopen(path, "a") : NULL;
+    if (!out) return;
+    rewind(out);
+    fprintf(out, "%ld\n", (long)getpid());
+    fclose(out);
+}
+
+static pid_t victim(void) {
+    char path[4096];
+    long pid = 0;
+    FILE *in = pid_file(getenv("FAULT_RANK"), path, sizeof path) ? fopen(path, "r") : NULL;
+    if (!in) return getpid();
+    if (fscanf(in, "%ld", &pid) != 1 || pid <= 1) _exit(99);
+    fclose(in);
+    return (pid_t)pid;
+}
+
 /* Counts a call; true: it has to fail. `writes`: needs space on the disk. */
 static bool fails(bool writes) {
     long at = setting("FAULT_AT");
     count++;
     if (at == 0 || count < at) return false;
     if (kills()) {
-        if (count == at) kill(getpid(), SIGKILL);
+        if (count == at) kill(victim(), SIGKILL);
         return false;
     }
     if (!writes && count != at) return false;
@@ -80,16 +110,14 @@ FILE *fopen(const char *path, const char *mode) {
 
 size_t fwrite(const void *from, size_t size, size_t n, FILE *stream) {
     if (!is_watched(stream)) return NEXT(fwrite)(from, size, n, stream);
-    if (kills() && count + 1 == setting("FAULT_AT")) {
+    if (kills() && count + 1 == setting("FAULT_AT") && victim() == getpid()) {
         NEXT(fwrite)(from, 1, size * n / 2, stream);
         NEXT(fflush)(stream);
     }
     return fails(true) ? 0 : NEXT(fwrite)(from, size, n, stream);
 }
 
-int fflush(FILE *stream) {
-    return is_watched(stream) && fails(true) ? EOF : NEXT(fflush)(stream);
-}
+int fflush(FILE *stream) { return is_watched(stream) && fails(true) ? EOF : NEXT(fflush)(stream); }
 
 int fclose(FILE *stream) {
     bool counts = is_watched(stream);
@@ -129,7 +157,7 @@ int unlink(const char *path) {
 }
 
 __attribute__((destructor)) static void report(void) {
-    const char *path = getenv("FAULT_COUNT");
+    const char *path = count > 0 ? getenv("FAULT_COUNT") : NULL;
     char text[32];
     int fd = path ? open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600) : -1;
     if (fd < 0) return;
