@@ -117,6 +117,7 @@ typedef struct Figures {
     int64_t steps;
     bool kernels;
     InfBubble bubble; /* of several ranks */
+    InfUse memory;
 } Figures;
 
 static InfCode print_json(InfError *e, const InfSession *s, const Figures *f) {
@@ -133,8 +134,9 @@ static InfCode print_json(InfError *e, const InfSession *s, const Figures *f) {
     inf_json_put_double(&j, "units_per_s", units_per_s(s, f->ms));
     double mfu = inf_work_share(s->plan, s->engine.table->describe(s->engine.device), f->ms);
     if (mfu > 0) inf_json_put_double(&j, "mfu", mfu);
-    inf_json_put_int(&j, "peak_bytes", (int64_t)inf_session_measured(s));
-    inf_json_put_int(&j, "planned_bytes", (int64_t)s->planned_bytes);
+    inf_json_put_int(&j, "peak_bytes", (int64_t)f->memory.reserved);
+    inf_json_put_int(&j, "planned_bytes", (int64_t)f->memory.used);
+    if (f->memory.rank >= 0) inf_json_put_int(&j, "mem_rank", f->memory.rank);
     inf_bubble_put(&f->bubble, s->plan, &j);
     InfCode code = INF_OK;
     if (f->kernels) {
@@ -147,11 +149,13 @@ static InfCode print_json(InfError *e, const InfSession *s, const Figures *f) {
 }
 
 static InfCode print_text(InfError *e, const InfSession *s, const Figures *f) {
+    char rank[32];
     printf("%s on %s: %.4f ms a step (median of %lld), %.0f %s/s, %s; memory planned "
-           "%.1f MB, measured %.1f MB\n",
+           "%.1f MB, measured %.1f MB%s\n",
            s->plan->model, s->plan->target, f->ms, (long long)f->steps, units_per_s(s, f->ms),
            inf_unit_name(&s->plan->program[0]), s->engine.table->describe(s->engine.device),
-           (double)s->planned_bytes / 1e6, (double)inf_session_measured(s) / 1e6);
+           (double)f->memory.used / 1e6, (double)f->memory.reserved / 1e6,
+           inf_use_rank(&f->memory, rank));
     inf_bubble_print(&f->bubble, s->plan, stdout);
     return f->kernels ? inf_kernels_print(e, s->plan, &s->engine, f->steps, stdout) : INF_OK;
 }
@@ -161,6 +165,7 @@ static InfCode run(InfError *e, InfSession *s) {
                  .kernels = inf_option_given(s->options, OPT_kernels)};
     TRY(inf_bench_steps(e, s, f.steps, &f.ms));
     if (s->engine.pipeline) TRY(inf_pipeline_bubble(e, s->engine.pipeline, &f.bubble));
+    TRY(inf_session_use(e, s, &f.memory));
     TRY(trace(e, s));
     TRY(write_costs(e, s, f.steps));
     if (f.kernels) TRY(inf_bench_kernels(e, s, f.steps));

@@ -50,6 +50,9 @@ void inf_metrics_step(InfMetrics *m, const InfStepRecord *r) {
     inf_json_put_float(&m->json, "units_per_s", (float)r->units_per_s);
     if (r->mfu > 0) inf_json_put_float(&m->json, "mfu", (float)r->mfu);
     inf_json_put_int(&m->json, "mem_peak", (int64_t)inf_memory_peak());
+    inf_json_put_int(&m->json, "mem_used", (int64_t)r->memory.used);
+    inf_json_put_int(&m->json, "mem_reserved", (int64_t)r->memory.reserved);
+    if (r->memory.rank >= 0) inf_json_put_int(&m->json, "mem_rank", r->memory.rank);
     if (r->has_norm) inf_json_put_float(&m->json, "grad_norm", r->grad_norm);
     inf_metrics_end(m);
 }
@@ -63,6 +66,12 @@ void inf_metrics_eval(InfMetrics *m, int64_t step, const PlanProgram *eval,
     if (inf_has_perplexity(eval)) inf_json_put_double(&m->json, "perplexity", exp(r->mean[0]));
     inf_json_put_int(&m->json, "samples", (int64_t)r->samples);
     inf_metrics_end(m);
+}
+
+const char *inf_use_rank(const InfUse *u, char out[32]) {
+    out[0] = '\0';
+    if (u->rank >= 0) snprintf(out, 32, " on rank %d", (int)u->rank);
+    return out;
 }
 
 void inf_metrics_warn(InfMetrics *m, const char *text) {

@@ -29,6 +29,13 @@ InfCode inf_metrics_close(InfError *e, InfMetrics *m);
 bool inf_metrics_begin(InfMetrics *m, const char *event);
 void inf_metrics_end(InfMetrics *m);
 
+/* Memory of a rank, in bytes. */
+typedef struct InfUse {
+    uint64_t used;     /* what its plan needs at most: regions, workspace, resident data */
+    uint64_t reserved; /* what it has taken for that, measured */
+    int64_t rank;      /* -1: there is one only */
+} InfUse;
+
 typedef struct InfStepRecord {
     int64_t step;
     float loss;
@@ -36,10 +43,14 @@ typedef struct InfStepRecord {
     double mfu; /* share of the device's peak, work.h; 0: unknown */
     bool has_norm;
     float grad_norm;
+    InfUse memory; /* of the rank that has reserved the most, as last looked at */
 } InfStepRecord;
 
 void inf_metrics_step(InfMetrics *m, const InfStepRecord *r);
 void inf_metrics_eval(InfMetrics *m, int64_t step, const PlanProgram *eval, const InfEvaluation *r);
+/* " on rank 3"; nothing with one rank. */
+const char *inf_use_rank(const InfUse *u, char out[32]);
+
 void inf_metrics_warn(InfMetrics *m, const char *text);
 
 /* Largest resident set of the process so far, in bytes; cheap. */

@@ -29,6 +29,14 @@ const char *inf_duration_text(double seconds, char *out) {
     return out;
 }
 
+/* Used and reserved. */
+static void print_memory(const InfUse *u) {
+    char rank[32];
+    int digits = u->reserved < 100000000;
+    fprintf(stderr, "  mem %.*f/%.*f MB%s", digits, (double)u->used / 1e6, digits,
+            (double)u->reserved / 1e6, inf_use_rank(u, rank));
+}
+
 void inf_progress_step(InfProgress *p, const InfStepRecord *r) {
     double now = inf_clock_ms();
     int64_t step = r->step;
@@ -46,6 +54,7 @@ void inf_progress_step(InfProgress *p, const InfStepRecord *r) {
     if (r->has_norm) fprintf(stderr, "  norm %.4f", (double)r->grad_norm);
     fprintf(stderr, "  lr %.3g  %.0f %s/s", r->lr, r->units_per_s, p->unit);
     if (r->mfu > 0) fprintf(stderr, "  MFU %.1f %%", 100 * r->mfu);
+    print_memory(&r->memory);
     fprintf(stderr, "  ETA %s%s", eta, p->terminal ? "\x1b[K" : "\n");
     fflush(stderr);
     p->pending = p->terminal;

@@ -300,6 +300,21 @@ uint64_t inf_session_measured(const InfSession *s) {
     return peak > s->resident_before ? peak - s->resident_before : 0;
 }
 
+InfCode inf_session_use(InfError *e, const InfSession *s, InfUse *out) {
+    const InfTransport *t = inf_engine_transport(&s->engine);
+    InfUse own = {s->planned_bytes, inf_session_measured(s), t ? s->options->group->rank : -1};
+    *out = own;
+    if (!t) return INF_OK;
+    int count = inf_plan_processes(s->plan);
+    InfUse *all = calloc((size_t)count, sizeof *all);
+    InfCode code = all ? t->gather(e, &own, sizeof own, all) : inf_fail(e, INF_IO, "out of memory");
+    if (code == INF_OK) *out = all[0];
+    for (int r = 1; code == INF_OK && r < count; r++)
+        if (all[r].reserved > out->reserved) *out = all[r];
+    free(all);
+    return code;
+}
+
 InfCode inf_session_trace(InfError *e, InfSession *s) {
     const char *path = inf_option_text(s->options, OPT_trace, NULL);
     InfEngine *m = &s->engine;

@@ -6,6 +6,7 @@
 
 #include "runtime/engine.h"
 #include "runtime/loader.h"
+#include "runtime/metrics.h"
 #include "runtime/options.h"
 #include "runtime/params.h"
 #include "runtime/step.h"
@@ -47,6 +48,10 @@ void inf_session_close(InfSession *s);
 /* What was taken since: VmHWM now minus VmRSS before memory was taken; where the device has memory
  * of its own, that memory. */
 uint64_t inf_session_measured(const InfSession *s);
+
+/* Of all ranks the one that has taken the most: what it uses at most, all of it planned, and what
+ * it has reserved so far, measured as above. An exchange between ranks. */
+InfCode inf_session_use(InfError *e, const InfSession *s, InfUse *out);
 
 /* --trace FILE: starts writing when each task and kernel ran; completes the file. */
 InfCode inf_session_trace(InfError *e, InfSession *s);

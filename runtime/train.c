@@ -36,6 +36,7 @@ typedef struct Trainer {
     bool show_norm;
     double lr, decay, clip;
     float last_loss;
+    InfUse memory;                  /* of the rank that has taken the most, as of the last look */
     double started_ms, finished_ms; /* finished_ms: when the last step was done */
 } Trainer;
 
@@ -214,6 +215,14 @@ static void submit_step(Trainer *t) {
     t->submitted++;
 }
 
+/* Ranks look at each other's memory behind the run's first, second, fourth, eighth.. step and the
+ * last: nearly all of it is taken by then, and an exchange a step would cost time. */
+static InfCode look_at_memory(InfError *e, Trainer *t) {
+    int64_t done = t->state.step - t->progress.first;
+    bool looks = (done & (done - 1)) == 0 || t->state.step == t->steps;
+    return looks ? inf_session_use(e, &t->s, &t->memory) : INF_OK;
+}
+
 static void note_step(Trainer *t, const InfStepResult *r) {
     double now = inf_clock_ms(), ms = now - t->finished_ms;
     const char *device = t->s.engine.table->describe(t->s.engine.device);
@@ -226,7 +235,8 @@ static void note_step(Trainer *t, const InfStepResult *r) {
                             .units_per_s = units_per_s(t, ms),
                             .mfu = inf_work_share(t->s.plan, device, ms),
                             .has_norm = t->show_norm,
-                            .grad_norm = r->grad_norm};
+                            .grad_norm = r->grad_norm,
+                            .memory = t->memory};
     inf_metrics_step(&t->metrics, &record);
     inf_progress_step(&t->progress, &record);
 }
@@ -244,6 +254,7 @@ static InfCode finish_step(InfError *e, Trainer *t) {
     t->state.step++;
     t->state.samples += inf_global_batch(t->s.plan);
     t->state.microbatches += (uint64_t)(t->s.plan->dp * t->s.plan->program[0].microbatches);
+    TRY(look_at_memory(e, t));
     note_step(t, &r);
     if (t->s.engine.profile.on && t->state.step - t->progress.first == INF_TRACE_STEPS) {
         TRY(inf_session_trace_end(e, &t->s));
@@ -331,28 +342,29 @@ static InfCode save_final(InfError *e, Trainer *t) {
     return code;
 }
 
-static void put_end(Trainer *t, double seconds, uint64_t measured) {
+static void put_end(Trainer *t, double seconds) {
     InfJson *j = &t->metrics.json;
     inf_json_put_int(j, "step", t->state.step);
     inf_json_put_float(j, "loss", t->last_loss);
     inf_json_put_float(j, "seconds", (float)seconds);
     inf_json_put_int(j, "skipped", t->skipped);
-    inf_json_put_int(j, "planned_bytes", (int64_t)t->s.planned_bytes);
-    inf_json_put_int(j, "measured_bytes", (int64_t)measured);
+    inf_json_put_int(j, "planned_bytes", (int64_t)t->memory.used);
+    inf_json_put_int(j, "measured_bytes", (int64_t)t->memory.reserved);
+    if (t->memory.rank >= 0) inf_json_put_int(j, "mem_rank", t->memory.rank);
     const InfPipeline *p = t->s.engine.pipeline;
     if (p && p->replicas > 1) inf_json_put_int(j, "collectives", p->collectives);
 }
 
 static InfCode summarise(InfError *e, Trainer *t) {
     double seconds = (inf_clock_ms() - t->started_ms) / 1e3;
-    uint64_t measured = inf_session_measured(&t->s);
-    char loss[32];
+    char loss[32], rank[32];
+    TRY(inf_session_use(e, &t->s, &t->memory));
     fprintf(t->results,
             "trained %lld steps in %.2f s: loss %s; memory planned %.1f MB, measured %.1f "
-            "MB",
+            "MB%s",
             (long long)(t->state.step - t->progress.first), seconds,
-            inf_float_text(t->last_loss, loss), (double)t->s.planned_bytes / 1e6,
-            (double)measured / 1e6);
+            inf_float_text(t->last_loss, loss), (double)t->memory.used / 1e6,
+            (double)t->memory.reserved / 1e6, inf_use_rank(&t->memory, rank));
     if (t->skipped) fprintf(t->results, "; %lld steps skipped", (long long)t->skipped);
     fputc('\n', t->results);
     InfBubble bubble = {.steps = 0};
@@ -360,7 +372,7 @@ static InfCode summarise(InfError *e, Trainer *t) {
     inf_bubble_print(&bubble, t->s.plan, t->results);
     fflush(t->results);
     if (!inf_metrics_begin(&t->metrics, "end")) return INF_OK;
-    put_end(t, seconds, measured);
+    put_end(t, seconds);
     inf_bubble_put(&bubble, t->s.plan, &t->metrics.json);
     inf_metrics_end(&t->metrics);
     return INF_OK;

@@ -30,7 +30,7 @@ curve() {
 
 # bits OUTPUT: what must be equal to the last bit: losses and norms as written, weights, gradients.
 bits() {
-    sed -n '/"event": *"\(step\|eval\)"/s/"\(ms\|units_per_s\|mem_peak\)": *[^,}]*,*//gp' "$work/$1.jsonl" |
+    sed -n '/"event": *"\(step\|eval\)"/s/"\(ms\|units_per_s\|mem_[a-z]*\)": *[^,}]*,*//gp' "$work/$1.jsonl" |
         cat - "$work/$1.out/model.safetensors" "$work/$1.grads"
 }
 same() { cmp <(bits "$1") <(bits "$2"); }

@@ -198,6 +198,13 @@ epoch() {
         --metrics "$work/epoch.jsonl" && [ "$(losses "$work/epoch.jsonl" | wc -l)" = 156 ]
 }
 check "an epoch ends for all after the same step" epoch
+remembered() {
+    grep -q -E '  mem [0-9.]+/[0-9.]+ MB on rank [01]  ETA' "$work/says.log" &&
+        grep '"event": *"step"' "$work/epoch.jsonl" | awk -F'[":,]+' '{ for (i = 1; i < NF; i++) v[$i] = $(i + 1)
+            bad += !(v["mem_used"] > 1e6 && v["mem_reserved"] > 0.9 * v["mem_used"] && v["mem_rank"] <= 1); n++ }
+            END { print n " steps, " bad + 0 " without memory"; exit !(n == 156 && bad == 0) }'
+}
+check "each step shows used and reserved memory" remembered
 
 # --- faults ---
 

@@ -129,9 +129,9 @@ static double *read_losses(const char *path, size_t *count) {
         const char *event = json_string_value(json_object_get(record, "event"));
         assert_non_null(event);
         if (strcmp(event, "step") == 0) {
-            static const char *const keys[] = {"step", "loss",        "lr",
-                                               "ms",   "units_per_s", "mem_peak"};
-            for (size_t k = 0; k < 6; k++)
+            static const char *const keys[] = {
+                "step", "loss", "lr", "ms", "units_per_s", "mem_peak", "mem_used", "mem_reserved"};
+            for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
                 assert_true(json_is_number(json_object_get(record, keys[k])));
             losses[(*count)++] = json_number_value(json_object_get(record, "loss"));
         }
