@@ -18,10 +18,16 @@ train() {
     timeout 120 "$made/$1" train --data "$data" --quiet --grad-norm --steps "${3:-20}" --metrics "$work/$2.jsonl" \
         --out "$work/$2.out" && norms "$work/$2.jsonl" > "$work/$2.norms"
 }
-# same OUTPUT OUTPUT: losses, norms and weights are equal to the last bit.
+# same OUTPUT OUTPUT: losses, norms and weights are equal to the last bit. A model without layers sums its
+# norm inside the update on one device, in another order than several: there it is near.
 same() {
-    cmp <(losses "$work/$1.jsonl") <(losses "$work/$2.jsonl") && cmp "$work/$1.norms" "$work/$2.norms" &&
-        cmp "$work/$1.out/model.safetensors" "$work/$2.out/model.safetensors"
+    cmp <(losses "$work/$1.jsonl") <(losses "$work/$2.jsonl") &&
+        cmp "$work/$1.out/model.safetensors" "$work/$2.out/model.safetensors" &&
+        if [[ $2 = mnist*one ]]; then
+            losses "$work/$2.norms" > "$work/wanted" && within "$work/wanted" "$work/$1.norms" 20 1e-5
+        else
+            cmp "$work/$1.norms" "$work/$2.norms"
+        fi
 }
 near() {   # OUTPUT OUTPUT TOLERANCE: losses
     losses "$work/$2.jsonl" > "$work/wanted"
