@@ -15,32 +15,45 @@
 enum { SMALL = 64, FORMS = 8, SIDE = 512, DEPTH = 1024 };
 enum { IN_BYTES = SIDE * DEPTH * 4, OUT_BYTES = SIDE * SIDE * 4 };
 
-/* As many and as long as fill the pools that messages in pieces go through. */
-enum { MESSAGES = 4, MESSAGE_BYTES = 1 << 18, MESSAGE_TAG = INF_TAG_MAX };
+/* As many and as long as fill the pools that messages in pieces go through; with several ranks at
+ * once, as sums over replicas are. */
+enum { PEERS = 4, MESSAGES = 2, MESSAGE_BYTES = 1 << 17, MESSAGE_TAG = INF_TAG_MAX };
 
-static InfCode send_round(InfError *e, const InfTransport *t, int to, int from, char *memory) {
-    InfRequest request[2 * MESSAGES] = {{.busy = false}};
-    for (int i = 0; i < MESSAGES; i++) {
+/* A rank to send to, one to receive from. */
+typedef struct Neighbours {
+    int to, from;
+} Neighbours;
+
+static InfCode send_round(InfError *e, const InfTransport *t, const Neighbours *with, int n,
+                          char *memory) {
+    InfRequest request[2 * PEERS * MESSAGES] = {{.busy = false}};
+    for (int i = 0; i < n * MESSAGES; i++) {
         char *at = memory + (size_t)(i + 1) * MESSAGE_BYTES;
-        TRY(t->recv(e, from, MESSAGE_TAG, at, MESSAGE_BYTES, &request[2 * i]));
-        TRY(t->send(e, to, MESSAGE_TAG, memory, MESSAGE_BYTES, &request[2 * i + 1]));
+        const Neighbours *w = &with[i / MESSAGES];
+        TRY(t->recv(e, w->from, MESSAGE_TAG, at, MESSAGE_BYTES, &request[2 * i]));
+        TRY(t->send(e, w->to, MESSAGE_TAG, memory, MESSAGE_BYTES, &request[2 * i + 1]));
     }
-    for (int i = 0; i < 2 * MESSAGES; i++) TRY(t->wait(e, &request[i]));
+    for (int i = 0; i < 2 * n * MESSAGES; i++) TRY(t->wait(e, &request[i]));
     return INF_OK;
 }
 
 /* Processes first, first + step, .. of `count`, of which this is number `own`. */
 static InfCode send_among(InfError *e, const InfGroup *g, int first, int step, int count,
                           char *memory) {
-    int own = (g->rank - first) / step;
-    for (int d = 1; d < count; d++)
-        TRY(send_round(e, g->transport, first + (own + d) % count * step,
-                       first + (own + count - d) % count * step, memory));
+    int own = (g->rank - first) / step, n = 0;
+    Neighbours with[PEERS];
+    for (int d = 1; d < count; d++) {
+        with[n++] = (Neighbours){first + (own + d) % count * step,
+                                 first + (own + count - d) % count * step};
+        if (n < PEERS && d + 1 < count) continue;
+        TRY(send_round(e, g->transport, with, n, memory));
+        n = 0;
+    }
     return INF_OK;
 }
 
 InfCode inf_warm_messages(InfError *e, const InfGroup *group) {
-    const uint64_t bytes = (MESSAGES + 1) * MESSAGE_BYTES;
+    const uint64_t bytes = (PEERS * MESSAGES + 1) * MESSAGE_BYTES;
     void *memory = NULL;
     if (!group || group->count == 1) return INF_OK;
     int replicas = inf_plan_replicas(group->plan), ranks = group->count / replicas;
