@@ -51,6 +51,13 @@ typedef struct Range {
     const char *cc;         /* NULL: the system's */
 } Range;
 
+/* Kernels are not sanitized, what makes them is. */
+#ifdef __SANITIZE_ADDRESS__
+enum { SAMPLE = 3 };
+#else
+enum { SAMPLE = 8 };
+#endif
+
 static bool is_long(void) { return getenv("INFINIC_LONG") != NULL; }
 
 /* What INFINIC_RANDOM asks for, else `r`. */
@@ -180,7 +187,7 @@ static void test_half_graphs(void **state) {
     (void)state;
     if (!object_is_cuda()) skip();
     int rounded = 0;
-    Range r = asked_for((Range){.count = is_long() ? 200 : 8, .unfused_every = 2});
+    Range r = asked_for((Range){.count = is_long() ? 200 : SAMPLE, .unfused_every = 2});
     r.half = true;
     assert_int_equal(run_seeds(r, &rounded), 0);
     assert_in_range(rounded, 9 * r.count / 10, r.count);
@@ -192,7 +199,7 @@ static void test_half_graphs(void **state) {
  */
 static void test_replicas(void **state) {
     (void)state;
-    for (uint64_t seed = 0; seed < (is_long() ? 1000 : 60); seed++) {
+    for (uint64_t seed = 0; seed < (is_long() ? 1000 : 8 * SAMPLE); seed++) {
         WholeCase c = whole_case(seed);
         uint32_t most = whole_buckets(&c, 1), least = whole_buckets(&c, 1 << 30);
         assert_in_range(least, 1, most);

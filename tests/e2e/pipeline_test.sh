@@ -99,12 +99,12 @@ if [ -n "${INFINIC_LONG-}" ]; then
     layouts seven 5 "pp=4" "pp=4 vpp=2" "pp=4 vpp=2 pipeline=zb-v"
     unset CC
 else
-    # With those of replicas_test.sh and ordered_test.sh some thirty.
+    # With those of replicas_test.sh and ordered_test.sh twenty-eight.
     layouts gpt2 4 "pp=2 pipeline=gpipe" "pp=2 vpp=2" "pp=2 vpp=2 pipeline=zb-v" "pp=4 pipeline=zb-h1" \
-        "${again[0]}" "pp=1 vpp=2"
+        "${again[0]}"
     layouts gpt2 1 "pp=4 vpp=2 pipeline=zb-v"
     layouts seven 5 "pp=4" "pp=4 vpp=2" "pp=4 vpp=2 pipeline=zb-v"
-    layouts llama 3 "pp=2 vpp=2" "pp=4 vpp=2 pipeline=zb-v"
+    layouts llama 3 "pp=4 vpp=2 pipeline=zb-v"
     layouts cnn 6 "pp=2 vpp=2 pipeline=zb-v" "pp=4 pipeline=zb-h1"
 fi
 
