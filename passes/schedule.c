@@ -48,18 +48,19 @@ static double ideal_makespan(const Table *t) {
 
 static const char *summarize(const Module *m, const Table *t, const Proof *proof) {
     Arena *a = m->arena;
+    int count = t->buckets > 0 ? t->buckets : t->blocks;
     const char *messages =
         t->ranks == 1 ? ""
                       : arena_printf(a, ", recv slots %s", numbers(a, proof->received, t->ranks));
     return arena_printf(a,
                         "%dx%dx%d %s: acyclic (%d nodes, %d edges), %smakespan %.1f (ideal %.1f), "
-                        "bubble %.1f %%, peak chunks %s%s%s%s, parameters %s in %d %s",
+                        "bubble %.1f %%, peak chunks %s%s%s%s, parameters %s in %d %s%s",
                         t->ranks, t->vpp, t->microbatches, t->pipeline, proof->nodes, proof->edges,
                         t->ranks == 1 ? "" : "FIFO ok, ", proof->makespan, ideal_makespan(t),
                         100 * proof->bubble, numbers(a, proof->peak, t->ranks), messages,
                         t->layers != NULL ? ", " : "", t->layers != NULL ? t->layers : "",
-                        with_commas(a, t->parameters), t->buckets > 0 ? t->buckets : t->blocks,
-                        t->buckets > 0 ? "buckets" : "blocks");
+                        with_commas(a, t->parameters), count, t->buckets > 0 ? "bucket" : "block",
+                        count == 1 ? "" : "s");
 }
 
 /* Costs of chunks, messages and sums as partition estimates them. */

@@ -101,6 +101,19 @@ within() {
               exit !(seen == n && worst <= tolerance) }'
 }
 
+# near_output OUTPUT OUTPUT TOLERANCE [STEPS]: losses of the first steps, or of twenty, in $work/OUTPUT.jsonl.
+near_output() {
+    losses "$work/$2.jsonl" > "$work/wanted"
+    within "$work/wanted" "$work/$1.jsonl" "${4:-20}" "$3"
+}
+
+# same_output OUTPUT OUTPUT: losses, norms and weights, and first gradients where they are, are equal to the last bit.
+same_output() {
+    cmp <(losses "$work/$1.jsonl") <(losses "$work/$2.jsonl") && cmp "$work/$1.norms" "$work/$2.norms" &&
+        { [ ! -e "$work/$2.grads" ] || cmp "$work/$1.grads" "$work/$2.grads"; } &&
+        cmp "$work/$1.out/model.safetensors" "$work/$2.out/model.safetensors"
+}
+
 # need_programs: what cuda_build.sh makes, in the folder $made. With PREBUILT=FOLDER it was made elsewhere:
 # then neither infinic nor the build folder is needed. Skips the whole script where no device answers.
 need_programs() {
@@ -129,18 +142,18 @@ ranks() {
     ([ -z "$how" ] || export "${with[@]}" && "$@")
 }
 
-# killed PROGRAM: one of its ranks, in the middle of training on a device; PROGRAM is of the folder $made.
-killed() {
-    local pid got victim log=$work/killed.log begin
+# killed_rank PROGRAM OPTION...: one of its ranks, in the middle of training; the others end within ten seconds
+# and say which it was, into $work/killed.log.
+killed_rank() {
+    local program=$1 pid got victim log=$work/killed.log begin
     rm -f "$work/killed.jsonl"
-    "$made/$1" train --data tests/reference/tokens.bin --quiet --steps 1000000 --metrics "$work/killed.jsonl" \
-        > "$log" 2>&1 &
+    "$program" train "${@:2}" --quiet --steps 1000000 --metrics "$work/killed.jsonl" > "$log" 2>&1 &
     pid=$!
     until [ -s "$work/killed.jsonl" ] && [ "$(losses "$work/killed.jsonl" | wc -l)" -ge 3 ]; do
         kill -0 "$pid" || { cat "$log"; return 1; }
         sleep 0.05
     done
-    victim=$(pgrep -f "^$made/$1 train" | grep -v "^$pid\$" | shuf -n 1)
+    victim=$(pgrep -f "^$program train" | grep -v "^$pid\$" | shuf -n 1)
     begin=$SECONDS
     kill -9 "$victim"
     wait "$pid"

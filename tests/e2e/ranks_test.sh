@@ -67,25 +67,11 @@ resume() {
 check "SIGINT: stopped and saved" stop INT
 check "resumed: the weights of a run that was never stopped" resume
 
-# killed: one of the ranks, in the middle of a run.
-killed() {
-    local pid got victim log=$work/killed.log
-    "$work/four" train "${data[@]}" --steps 100000 --metrics "$work/killed.jsonl" > "$log" 2>&1 &
-    pid=$!
-    until [ -s "$work/killed.jsonl" ] && [ "$(losses "$work/killed.jsonl" | wc -l)" -ge 3 ]; do
-        kill -0 "$pid" || { cat "$log"; return 1; }
-        sleep 0.05
-    done
-    victim=$(pgrep -f "^$work/four train" | grep -v "^$pid\$" | shuf -n 1)
-    kill -9 "$victim"
-    wait "$pid"
-    got=$?
-    [ "$got" = 7 ] && grep -q -E "gpt2: error: rank [0-3] \(process $victim\) died at step [0-9]+, in task [0-9]+ of [0-9]+: " "$log" && return 0
-    cat "$log"
-    echo "exit code $got"
-    return 1
+told_where() {
+    killed_rank "$work/four" "${of_data[@]}" &&
+        grep -E 'gpt2: error: rank [0-3] \(process [0-9]+\) died at step [0-9]+, in task [0-9]+ of [0-9]+: ' "$work/killed.log"
 }
-check "a killed rank is named, and where it was" killed
+check "a killed rank is named, and where it was" told_where
 
 # once CODE TEXT COMMAND...: TEXT is said once, by one of the ranks.
 once() {

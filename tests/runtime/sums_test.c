@@ -10,18 +10,9 @@
 #include <cmocka.h>
 
 #include "runtime/sums.h"
+#include "tests/runtime/draw.h"
 
 enum { REPLICAS_MAX = 5, FIRST = 7, LINES_MAX = 4096, SUMS = 8, ELEMS_MAX = 700 };
-
-static uint64_t state;
-
-static uint64_t draw(uint64_t below) {
-    state += 0x9e3779b97f4a7c15u;
-    uint64_t z = state;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return (z ^ (z >> 31)) % below;
-}
 
 /* --- the network: halves of messages in the order in which they were posted --- */
 

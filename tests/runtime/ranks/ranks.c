@@ -32,6 +32,7 @@
 #include "runtime/launch.h"
 #include "runtime/signals.h"
 #include "runtime/sums.h"
+#include "tests/runtime/draw.h"
 
 enum { RANKS_MAX = 16, TASKS = 3, LATE_S = 20 };
 
@@ -46,16 +47,6 @@ int dlclose(void *handle);
 int dlclose(void *handle) {
     (void)handle;
     return 0;
-}
-
-static uint64_t state;
-
-static uint64_t draw(uint64_t below) {
-    state += 0x9e3779b97f4a7c15u;
-    uint64_t z = state;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return (z ^ (z >> 31)) % below;
 }
 
 static void rest_ms(int ms) {
@@ -104,8 +95,8 @@ static InfCode exchange(InfError *e, const InfGroup *g) {
         if (i % 9 == 0) m[i].tag = INF_TAG_MAX - i;
         order[i] = i;
     }
-    uint64_t shared = state;
-    state ^= (uint64_t)g->rank << 32;
+    uint64_t shared = draw_state;
+    draw_state ^= (uint64_t)g->rank << 32;
     for (int i = MESSAGES - 1; i > 0; i--) {
         int k = (int)draw((uint64_t)i + 1), kept = order[i];
         order[i] = order[k];
@@ -128,7 +119,7 @@ static InfCode exchange(InfError *e, const InfGroup *g) {
     for (int i = 0; i < MESSAGES && code == INF_OK; i++)
         if (m[i].to == g->rank) code = check(e, &m[i]);
     for (int i = 0; i < MESSAGES; i++) free(m[i].at);
-    state = shared;
+    draw_state = shared;
     return code;
 }
 
@@ -168,7 +159,7 @@ static InfCode collectives(InfError *e, const InfGroup *g) {
 }
 
 static InfCode run_messages(InfError *e, InfGroup *g, char **arg) {
-    state = arg[0] ? strtoull(arg[0], NULL, 10) : 1;
+    draw_state = arg[0] ? strtoull(arg[0], NULL, 10) : 1;
     for (int round = 0; round < 6; round++) {
         TRY(exchange(e, g));
         TRY(in_order(e, g));
